@@ -13,7 +13,7 @@
 #include "device_options.h"
 #include "eval_model.h"
 #include "eval_tasks.h"
-#include "plan/before_start.h"
+#include "base/input_errors.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/dataset_items.h"
@@ -113,7 +113,7 @@ LossWork make_work(const Options& options, const ModelFolder& model) {
   if (length == 0)
     length = model.run ? model.run->max_seq_length : std::min<int64_t>(model.config.max_positions, 1024);
   check_sequence_length(model.config, "--max_seq_length", length);
-  work.sets = before_start(
+  work.sets = reading_input(
       [&] { return own ? open_held_out(options, model, length) : open_dataset_of(options, model, length); });
   work.dataset =
       own ? fmt::format("held out of {}", names_text(model.run->dataset)) : names_text(options.dataset);
@@ -212,7 +212,7 @@ void check_kind(const Options& options) {
 int run(const Options& options) {
   check_kind(options);
   ModelFolder model =
-      before_start([&] { return find_model(options.model, options.best, options.adapter_name_or_path); });
+      reading_input([&] { return find_model(options.model, options.best, options.adapter_name_or_path); });
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
   if (!options.task.empty()) return evaluate_tasks(task_options(options), model);
   LossWork work = make_work(options, model);
@@ -225,7 +225,7 @@ int run(const Options& options) {
                 human_bytes(static_cast<double>(device->memory_bytes())));
   }
   transformer.allocate();
-  before_start([&] { load_weights(*device, transformer.parameters(), model); });
+  reading_input([&] { load_weights(*device, transformer.parameters(), model); });
   transformer.weights_changed();
   const Evaluator evaluator(std::move(work.sets), work.batches);
   const std::optional<Evaluation> evaluation = evaluator.evaluate(transformer, precision == "fp8");

@@ -11,7 +11,7 @@
 #include "config/config.h"
 #include "config/costly_settings.h"
 #include "import/import.h"
-#include "plan/before_start.h"
+#include "base/input_errors.h"
 #include "plan/coverage.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
@@ -132,7 +132,7 @@ int run(const Options& options) {
   if (given.verify)
     log_warning(
         "verify has no effect: octet plan reads no shards; octet prepare --verify and octet train --verify do");
-  const ModelChoice choice = before_start([&] { return choose_model(given); });
+  const ModelChoice choice = reading_input([&] { return choose_model(given); });
   const ModelConfig& model = choice.config;
   const TrainConfig config = keys_with_model(given, model);
   const bool on_gpu = planned || runs_on_gpu(config);

@@ -14,7 +14,7 @@
 #include "config/config.h"
 #include "data/datasets/prepared_list.h"
 #include "import/import.h"
-#include "plan/before_start.h"
+#include "base/input_errors.h"
 #include "plan/data_parts.h"
 #include "plan/data_prepare.h"
 #include "plan/data_stage.h"
@@ -87,7 +87,7 @@ void verify_shards(std::span<const std::string> folders, Shards which) {
       }
     };
     const DatasetManifest manifest =
-        before_start([&] { return read_dataset_manifest(posix_env(), join_path(folder, kManifestName)); });
+        reading_input([&] { return read_dataset_manifest(posix_env(), join_path(folder, kManifestName)); });
     open(manifest, manifest.train);
     open(manifest, manifest.validation);
     if (damage.empty()) log_verified(checks, folder);
@@ -106,7 +106,7 @@ int verify_prepared(const std::string& output) {
   std::vector<std::string> folders = {output};
   if (has_prepared_list(output)) {
     folders.clear();
-    for (const DatasetPart& part : before_start([&] { return read_prepared_list(output); }))
+    for (const DatasetPart& part : reading_input([&] { return read_prepared_list(output); }))
       folders.push_back(part.path);
   }
   for (const std::string& folder : folders) {
@@ -141,7 +141,7 @@ int run(const Options& options) {
   std::string tokenizer_name;
   std::unique_ptr<const Tokenizer> tokenizer;
   std::vector<DatasetPart> parts;
-  before_start([&] {
+  reading_input([&] {
     std::optional<ModelFolder> start;
     if (!config.model_name_or_path.empty()) start = find_start(config.model_name_or_path);
     config = keys_with_chat(std::move(config), start);

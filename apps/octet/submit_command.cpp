@@ -21,6 +21,7 @@
 #include "import/import.h"
 #include "io/env.h"
 #include "io/output_file.h"
+#include "ops/device.h"
 #include "report/text.h"
 #include "run_words.h"
 #include "submit/sbatch_script.h"
@@ -68,7 +69,12 @@ std::vector<KeySetting> without(const std::vector<KeySetting>& settings,
 
 // A job that has asked for GPUs must not train on the CPU, as device auto does where the program cannot use them.
 void insist_on_gpu(SlurmJob& job, bool chooses_device) {
-  if (job.gpus_per_node > 0 && !chooses_device) job.arguments.emplace_back("--device=cuda");
+  if (job.gpus_per_node == 0) return;
+  if (!chooses_device) job.arguments.emplace_back("--device=cuda");
+  if (job.octet == this_program() && !cuda_backend_built())
+    log_warning(
+        "the job asks for GPUs, but this program was built without CUDA, so the job will stop with an error; build it with "
+        "'make build CUDA=ON', or name another program with --octet");
 }
 
 // The name of the file, short enough for what the names of a run and its tasks add to it.

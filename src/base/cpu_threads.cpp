@@ -41,16 +41,20 @@ std::optional<double> cpu_quota(const fs::path& root) {
   return least;
 }
 
-int asked_threads() {
+// More threads than that for each core cannot be meant.
+constexpr long kMostThreadsPerCore = 8;
+
+int asked_threads(int cores) {
   const char* text = std::getenv("OMP_NUM_THREADS");  // may be a list, for nested loops
-  return text == nullptr ? 0 : static_cast<int>(std::clamp(std::strtol(text, nullptr, 10), 0L, 4096L));
+  if (text == nullptr) return 0;
+  return static_cast<int>(std::clamp(std::strtol(text, nullptr, 10), 0L, kMostThreadsPerCore * cores));
 }
 
 }  // namespace
 
 CpuThreads default_threads(const std::string& root) {
-  if (const int asked = asked_threads(); asked > 0) return {asked, "OMP_NUM_THREADS"};
   const int cores = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  if (const int asked = asked_threads(cores); asked > 0) return {asked, "OMP_NUM_THREADS"};
   cpu_set_t set;
   CPU_ZERO(&set);
   // Fails on machines with more than 1,024 cores.

@@ -19,6 +19,12 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
+// The work was ended from outside, by a signal or by another rank: never the fault of what the user gave.
+class StoppedError : public Error {
+ public:
+  using Error::Error;
+};
+
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...));

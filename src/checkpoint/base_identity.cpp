@@ -36,7 +36,7 @@ std::string sha256(std::string_view text) {
 std::string architecture_text(const ModelConfig& config) {
   const auto& [name, family, vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions, norm,
                norm_epsilon, activation, learned_positions, rope_theta, rope_scaling, window, qk_norm,
-               qkv_bias, out_bias, tied_head, scaled_residual_init, init_std, bos_id, eos_ids] = config;
+               qkv_bias, out_bias, tied_head, scaled_residual_init, init_std, bos_id, eos_ids, pad_id] = config;
   std::string text = fmt::format("octet architecture 1\nfamily {}\n", family->name);
   const auto add = [&](std::string_view field, auto value) { text += fmt::format("{} {}\n", field, value); };
   add("vocab", vocab);

@@ -130,29 +130,15 @@ std::string generation_config(Env& env, const ModelFolder& model, const ModelCon
   return json.dump(2) + "\n";
 }
 
-// "pad_token_id" of a file of the model's folder. Some files name one that the model does not have.
-std::optional<int32_t> pad_id_in(const ModelFolder& model, const char* file) {
-  const std::string path = join_path(model.folder, file);
+// The padding token of the model: config.json's, otherwise the one of generation_config.json.
+std::optional<int32_t> own_pad_id(const ModelFolder& model) {
+  if (model.config.pad_id) return model.config.pad_id;
+  const std::string path = join_path(model.folder, kGenerationName);
   if (!posix_env().exists(path)) return std::nullopt;
   const nlohmann::json json = parse_json(posix_env().read_text(path), path);
   if (!json.is_object()) return std::nullopt;
   const std::vector<int32_t> ids = HfFields(json, path).token_ids("pad_token_id");
   return !ids.empty() && ids.front() < model.config.vocab ? std::optional(ids.front()) : std::nullopt;
-}
-
-std::optional<int32_t> own_pad_id(const ModelFolder& model) {
-  const std::optional<int32_t> id = pad_id_in(model, "config.json");
-  return id ? id : pad_id_in(model, kGenerationName);
-}
-
-// octet does not need the id that pads, but keeps it for other programs.
-std::string config_json(const ModelFolder& model, const ModelConfig& config, DType weights) {
-  const std::string text = to_hf_config(config, weights);
-  const std::optional<int32_t> pad = pad_id_in(model, "config.json");
-  if (!pad) return text;
-  Json json = Json::parse(text);
-  json["pad_token_id"] = *pad;
-  return json.dump(2) + "\n";
 }
 
 std::optional<int32_t> pad_id_of_tokenizer(const std::string& name) {
@@ -217,7 +203,7 @@ Exported export_model(Env& env, const ModelFolder& model, const std::string& out
 
   TemporaryOutput folder(env, without_slash(output));
   env.write_synced(join_path(folder.path(), "config.json"),
-                   config_json(model, config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
+                   to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
   env.write_synced(join_path(folder.path(), kGenerationName),
                    generation_config(env, model, config, tokenizer.pad));
   export_tokenizer_to(env, tokenizer, folder.path(), config, exported);

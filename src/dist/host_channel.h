@@ -10,9 +10,9 @@
 namespace octet {
 
 // Another rank is missing, has failed, or does not agree with this one.
-class RankError : public Error {
+class RankError : public StoppedError {
  public:
-  using Error::Error;
+  using StoppedError::StoppedError;
 };
 
 // Small messages between the processes of all ranks, apart from the devices' queues. Thread-safe.

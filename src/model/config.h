@@ -51,6 +51,7 @@ struct ModelConfig {
   // The tokens that begin and end a text, if known. A model may have several end tokens.
   std::optional<int32_t> bos_id;
   std::vector<int32_t> eos_ids;
+  std::optional<int32_t> pad_id;  // octet pads with any id; kept for other programs
 
   bool operator==(const ModelConfig&) const = default;
 

@@ -20,6 +20,7 @@ std::string to_hf_config(const ModelConfig& config, DType weights) {
   } else {
     json["eos_token_id"] = config.eos_ids.empty() ? HfJson(nullptr) : HfJson(config.eos_ids);
   }
+  if (config.pad_id) json["pad_token_id"] = *config.pad_id;
   json["torch_dtype"] = weights == DType::F32 ? "float32" : "bfloat16";
   json["use_cache"] = true;
   const std::string text = json.dump(2) + "\n";
@@ -53,6 +54,9 @@ ModelConfig model_config_from_hf(std::string_view json_text, std::string_view pl
   if (const std::vector<int32_t> bos = fields.token_ids("bos_token_id"); !bos.empty())
     config.bos_id = bos.front();
   config.eos_ids = fields.token_ids("eos_token_id");
+  // Some files name a padding token that the model does not have.
+  const std::vector<int32_t> pad = fields.token_ids("pad_token_id");
+  if (!pad.empty() && pad.front() < config.vocab) config.pad_id = pad.front();
   config.validate();
   return config;
 }

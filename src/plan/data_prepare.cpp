@@ -10,7 +10,7 @@
 #include "data/records/record_reader.h"
 #include "io/cache_folder.h"
 #include "io/checked_files.h"
-#include "plan/before_start.h"
+#include "base/input_errors.h"
 #include "report/console.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -148,7 +148,7 @@ ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part)
 PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
                                      const Tokenizer& tokenizer) {
   std::optional<StopSignal> stop;  // not yet: a download ends at once
-  std::unique_ptr<DatasetReader> reader = before_start([&] {
+  std::unique_ptr<DatasetReader> reader = reading_input([&] {
     return open_examples(request.examples, tokenizer, [&stop] { return stop && stop->requested(); });
   });
   const std::string& dataset = request.examples.dataset;

@@ -8,9 +8,9 @@
 namespace octet {
 
 // SIGINT or SIGTERM while a dataset was being prepared: the program ends with 128 + the signal's number.
-class Interrupted : public Error {
+class Interrupted : public StoppedError {
  public:
-  Interrupted(const std::string& message, int signal) : Error(message), signal_(signal) {}
+  Interrupted(const std::string& message, int signal) : StoppedError(message), signal_(signal) {}
   int signal() const { return signal_; }
 
  private:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -74,6 +75,15 @@ Json read_json(Env& env, const std::string& path) {
   } catch (const IoError&) {
     return {};
   }
+}
+
+// A file that is still unreadable long after it was written is damaged, and every agent would wait for it.
+void refuse_damaged(const std::string& path) {
+  constexpr auto kWritingTime = std::chrono::minutes(2);
+  std::error_code code;
+  const auto written = fs::last_write_time(path, code);
+  if (code || fs::file_time_type::clock::now() - written < kWritingTime) return;
+  fail("[{}] is damaged: it has no \"values\"; remove it, and the next agent decides on this run again", path);
 }
 
 std::string text_of(const Json& json) {
@@ -192,7 +202,10 @@ std::vector<Trial> SweepStore::scan() {
     if (what == "json") {
       if (!values_.contains(*index)) {
         const Json json = read_json(env_, path(*index, "json"));
-        if (!json.contains("values") || !json["values"].is_array()) continue;
+        if (!json.contains("values") || !json["values"].is_array()) {
+          refuse_damaged(path(*index, "json"));
+          continue;
+        }
         SweepValues values;
         for (const auto& value : json["values"]) {
           if (!value.is_string())

@@ -10,7 +10,7 @@
 #include "config/costly_settings.h"
 #include "config/step_range.h"
 #include "dist/socket.h"
-#include "plan/before_start.h"
+#include "base/input_errors.h"
 #include "plan/device_choice.h"
 #include "report/text.h"
 #include "train/run_files.h"

@@ -50,6 +50,7 @@ std::vector<RedFlag> RedFlags::look(const Step& step, const std::vector<double>&
   std::vector<RedFlag> flags;
   ++steps_here_;
   look_at_loss(step, losses, flags);
+  look_at_rise(losses, flags);
   if (step.spike) {
     spikes_.push_back(step.step);
     while (spikes_.front() <= step.step - Limits::kSpikeSteps) spikes_.pop_front();
@@ -107,6 +108,22 @@ void RedFlags::look_at_loss(const Step& step, const std::vector<double>& losses,
           "the loss has risen from {:.4f} at the start to {:.4f}, {} steps after the warm-up. Lower learning_rate "
           "(now {}), and check that the chat template and the tokenizer are those of the model",
           *first_level_, now, step.step - about_.warmup_steps, about_.learning_rate));
+}
+
+void RedFlags::look_at_rise(const std::vector<double>& losses, std::vector<RedFlag>& flags) {
+  if (losses.size() < Limits::kLastLosses) return;
+  const std::vector<double> last(losses.end() - static_cast<std::ptrdiff_t>(Limits::kLastLosses),
+                                 losses.end());
+  const double now = median(last), lowest = std::min(lowest_level_.value_or(now), now);
+  lowest_level_ = lowest;
+  if (now < lowest + std::max(Limits::kMostRiseAboveLowest * lowest, Limits::kLeastRise)) return;
+  if (quantile(last, 0.25) <= lowest || is_raised("loss_not_falling")) return;
+  raise(
+      flags, "loss_rising",
+      fmt::format(
+          "the loss was as low as {:.4f} and is {:.4f} now (medians of {} steps), so the run is about to diverge, or its data "
+          "has changed. Lower learning_rate (now {}) and continue from an earlier checkpoint",
+          lowest, now, Limits::kLastLosses, about_.learning_rate));
 }
 
 void RedFlags::look_at_data(const Step& step, std::vector<RedFlag>& flags) {

@@ -27,6 +27,10 @@ struct RedFlagLimits {
   static constexpr double kMostRise = 0.10;
   static constexpr size_t kFirstLosses = 20;
 
+  // loss_rising: the median of the last losses against the lowest such median before. A run that diverges slowly has no
+  // spike. Losses near 0 change by more than that without harm.
+  static constexpr double kMostRiseAboveLowest = 0.20, kLeastRise = 0.1;
+
   // worse_than_guessing: the first loss against ln(vocabulary), which a model has that knows nothing. Random weights are up
   // to about 15 % above it. Weights that read the ids of another tokenizer are sure of the wrong tokens.
   static constexpr double kWorseThanGuessing = 1.5;
@@ -96,6 +100,7 @@ class RedFlags {
   bool is_raised(std::string_view kind) const;
   void raise(std::vector<RedFlag>& flags, const char* kind, std::string text);
   void look_at_loss(const Step& step, const std::vector<double>& losses, std::vector<RedFlag>& flags);
+  void look_at_rise(const std::vector<double>& losses, std::vector<RedFlag>& flags);
   void look_at_data(const Step& step, std::vector<RedFlag>& flags);
 
   const About about_;
@@ -104,6 +109,7 @@ class RedFlags {
   std::vector<double> first_losses_;
   std::optional<double> first_loss_, first_level_;
   bool loss_judged_ = false;
+  std::optional<double> lowest_level_;  // of the last losses, in this process
   std::deque<int64_t> spikes_;
   struct Wait {
     double step_ms, data_ms;

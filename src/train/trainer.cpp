@@ -12,7 +12,7 @@
 #include "checkpoint/resume.h"
 #include "config/step_range.h"
 #include "io/mapping_faults.h"
-#include "plan/before_start.h"
+#include "base/input_errors.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/device_choice.h"
@@ -455,10 +455,10 @@ class Run {
 int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   const bool first = ranks.place().is_first();
   std::optional<RunLock> lock;
-  const RunStages stages = before_start([&] { return prepare_as_rank(keys, env, ranks, lock); });
+  const RunStages stages = reading_input([&] { return prepare_as_rank(keys, env, ranks, lock); });
   // In this order, so that only the first rank downloads questions.
-  TaskEvaluator tasks = before_start([&] { return make_task_evaluator(stages); });
-  before_start([&] { check_prepared(stages, env, ranks); });
+  TaskEvaluator tasks = reading_input([&] { return make_task_evaluator(stages); });
+  reading_input([&] { check_prepared(stages, env, ranks); });
   if (stages.keys.dry_run) {
     if (first) print_stdout("{}", dry_run_text(stages));
     return kExitDone;
@@ -468,7 +468,7 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   try {
     // Ranks that have met fail together, with the words of the first that fails.
     const bool alone = ranks.place().ranks == 1;
-    const bool goes_on = alone ? before_start([&] { return run.start(); }) : run.start();
+    const bool goes_on = alone ? reading_input([&] { return run.start(); }) : run.start();
     return goes_on ? run.train_and_report() : kExitDone;
   } catch (const ConfigError&) {
     throw;

@@ -40,6 +40,13 @@ TEST_F(DefaultThreads, AllCoresUnlessSomethingLimitsThem) {
   EXPECT_EQ(threads().count, cores()) << "a limit above the number of cores";
 }
 
+TEST_F(DefaultThreads, AnAbsurdNumberIsLimited) {
+  setenv("OMP_NUM_THREADS", "100000000000000000000", 1);
+  EXPECT_LE(threads().count, 8 * sysconf(_SC_NPROCESSORS_ONLN));
+  setenv("OMP_NUM_THREADS", "2", 1);
+  EXPECT_EQ(threads().count, 2);
+}
+
 TEST_F(DefaultThreads, ACgroupLimitCounts) {
   if (cores() < 2) GTEST_SKIP() << "needs two cores";
   write("proc/self/cgroup", "0::/batch/job_7\n");

@@ -92,6 +92,17 @@ TEST_F(Export, TheIdThatPadsIsKept) {
   EXPECT_THAT(read_text(path("out.gguf")), HasSubstr(gguf_key("general.name", "my-model")));
 }
 
+// Training keeps it: the config.json of a checkpoint has the one of the model that it started from.
+TEST_F(Export, TheIdThatPadsIsKeptByACheckpoint) {
+  ModelConfig config = two_layers("llama-tiny");
+  config.pad_id = 7;
+  RandomModel model(config, DType::F32);
+  CheckpointStore store(env, path("checkpoints"));
+  model.save(store, 3, 1.5);
+  export_model(env, find_model(folder.path()), path("out"), {});
+  EXPECT_EQ(nlohmann::json::parse(read_text(path("out/config.json")))["pad_token_id"], 7);
+}
+
 // Some config.json have -1 for none.
 TEST_F(Export, ANegativeIdIsLeftOutOfAGgufFile) {
   RandomModel(two_layers("llama-tiny"), DType::F32).write_folder(path("model"));

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "ops/device.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -67,6 +68,15 @@ TEST_F(SubmitCli, AJobWithGpusInsistsOnThemUnlessADeviceIsChosen) {
   EXPECT_THAT(script({"s.yaml", "--config", "auto.yaml"}), Not(insists));
   EXPECT_THAT(script({"s.yaml", "--device", "auto"}), Not(insists));
   EXPECT_THAT(script({"s.yaml", "--sweep_arg=--device=cpu"}), Not(insists));
+  // Where this program cannot use them, that is said before the job waits in the queue.
+  const auto warned = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--time", "60", "--print"});
+    return submit(arguments).err.find("the job asks for GPUs, but this program was built without CUDA") !=
+           std::string::npos;
+  };
+  EXPECT_EQ(warned({"any.yaml"}), !cuda_backend_built());
+  EXPECT_FALSE(warned({"any.yaml", "--gpus_per_node", "0"}));
+  EXPECT_FALSE(warned({"any.yaml", "--octet", "/opt/octet"}));
 }
 
 // As octet train would, but before the job waits in the queue.

@@ -243,6 +243,9 @@ TEST(TextRecords, DocumentsBetweenMarkers) {
   EXPECT_TRUE(texts("").empty());
   EXPECT_THAT(error_of([&] { texts("abc<|endoftext|>\nd\xe2\x82"); }),
               HasSubstr("[f.txt] invalid UTF-8 at byte 18"));
+  EXPECT_THAT(error_of([&] { texts(std::string("a\0b\0c\0d\0", 8)); }),
+              HasSubstr("[f.txt] 4 of 8 bytes from byte 0 on are NUL"));
+  EXPECT_EQ(texts(std::string(200, 'a') + '\0').at(0).size(), 201u);
 }
 
 TEST(TextRecords, LongTextComesInPartsThatAreTheWhole) {

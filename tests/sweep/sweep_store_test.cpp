@@ -141,6 +141,14 @@ TEST_F(SweepStoreTest, HalfWrittenFilesAreNotThereYet) {
   EXPECT_FALSE(mine.scan().at(2).result);
 }
 
+TEST_F(SweepStoreTest, ADamagedFileIsNotWaitedForForever) {
+  SweepStore mine = store();
+  mine.open("x", 1);
+  const std::string file = folder.write("sweep/trials/0000.json", "{\"index\": 0, \"val");
+  fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_THAT(error_of([&] { mine.scan(); }), AllOf(HasSubstr("0000.json] is damaged"), HasSubstr("remove it")));
+}
+
 TEST_F(SweepStoreTest, AnotherSweepInTheFolderIsAnError) {
   SweepStore mine = store();
   mine.open("method: grid\nlr: categorical [1, 2]\n", 1);

@@ -118,6 +118,23 @@ TEST(RedFlags, AFineTuneMayStayAtALowLossButMustNotRise) {
   EXPECT_THAT(rising.raised[0].text, HasSubstr("has risen from"));
 }
 
+// A run that diverges slowly has no spike.
+TEST(RedFlags, ALossThatRisesSlowlyIsAFlag) {
+  const auto falls = [](int64_t step) { return 3 + 7.8 * std::exp(-static_cast<double>(step) / 60) + noise(step, 0.05); };
+  Series rising, plateau, step_up;
+  rising.run(600, [&](int64_t step) {
+    return falls(step) + 0.004 * static_cast<double>(std::max<int64_t>(0, step - 300));
+  });
+  ASSERT_THAT(kinds(rising.raised), ElementsAre("loss_rising"));
+  EXPECT_THAT(rising.raised[0].text, HasSubstr("learning_rate (now 0.0003)"));
+  // Harder data of which the loss stays 10 % higher is no divergence.
+  step_up.run(600, [&](int64_t step) { return falls(step) + (step > 300 ? 0.3 : 0); });
+  EXPECT_THAT(step_up.raised, IsEmpty());
+  // Neither is the noise of a loss near 0.
+  plateau.run(600, [](int64_t step) { return (step < 60 ? 2.0 : step < 200 ? 0.05 : 0.1) + noise(step, 0.01); });
+  EXPECT_THAT(plateau.raised, IsEmpty());
+}
+
 TEST(RedFlags, AShortRunIsNotJudged) {
   Series series;
   series.run(100, [](int64_t) { return 10.9; });

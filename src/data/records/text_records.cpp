@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "data/records/record_reader.h"
@@ -33,6 +34,14 @@ class TextRecords final : public RecordReader {
       if (bad != std::string_view::npos) {
         fail_record(SkipReason::InvalidUtf8, "[{}] invalid UTF-8 at byte {}", bytes_.stream().path(),
                     first_byte_ + static_cast<int64_t>(bad));
+      }
+      // A stray NUL does no harm. Many of them are binary data, or characters of two bytes.
+      const auto nuls = std::count(document.begin(), document.end(), '\0');
+      if (100 * nuls > std::ssize(document)) {
+        fail_record(SkipReason::InvalidUtf8,
+                    "[{}] {} of {} bytes from byte {} on are NUL: this is binary data, or UTF-16 (convert it with 'iconv -f UTF-16 "
+                    "-t UTF-8')",
+                    bytes_.stream().path(), nuls, document.size(), first_byte_);
       }
       record.value = nlohmann::json::object();
       record.value["text"] = std::move(document);
