@@ -91,4 +91,5 @@ include(${CMAKE_CURRENT_LIST_DIR}/cudnn.cmake)
 
 target_sources(octet_core PRIVATE $<TARGET_OBJECTS:octet_cuda>)
 # cudart statically: it finds the driver by itself at run time, so the program starts on machines without one.
-target_link_libraries(octet_core PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS} rt)
+# Only linked: with its folder of headers, every file would have other flags than in a build without CUDA.
+target_link_libraries(octet_core PUBLIC $<LINK_ONLY:CUDA::cudart_static> ${CMAKE_DL_LIBS} rt)
