@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "support/error_of.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet {
@@ -14,7 +15,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 ProcessResult octet(const std::vector<std::string>& arguments) {
-  return test::run_process(OCTET_PROGRAM, arguments);
+  return test::run_process(test::octet_program(), arguments);
 }
 
 void expect_usage_error(const ProcessResult& result, const std::string& errors) {
@@ -158,7 +159,7 @@ TEST(CommandLine, AllErrorsOfACallAreListed) {
   const test::TemporaryFolder folder;
   folder.write("run.yaml", "max_steps: x\n");
   expect_usage_error(
-      test::run_process(OCTET_PROGRAM, {"bench", "run.yaml", "--bench_steps", "0", "--seed", "y"},
+      test::run_process(test::octet_program(), {"bench", "run.yaml", "--bench_steps", "0", "--seed", "y"},
                         folder.path()),
       "error: max_steps in run.yaml:1 is 'x'; expected an integer from -1 to 1000000000000\n"
       "error: --bench_steps is '0'; expected an integer of at least 1\n"

@@ -8,6 +8,7 @@
 
 #include "data/temporary_folder.h"
 #include "data/tiny_tokenizer.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -29,7 +30,7 @@ class TokenizeCommand : public ::testing::Test {
   // What `octet tokenize FLAGS` prints for this input; the exit code goes to code_, stderr to errors_.
   std::string run(const std::string& input, const std::string& flags) {
     folder_.write("in", input);
-    const std::string command = std::string(OCTET_PROGRAM) + " tokenize " + flags + " < " +
+    const std::string command = test::octet_program() + " tokenize " + flags + " < " +
                                 folder_.file("in") + " > " + folder_.file("out") + " 2> " +
                                 folder_.file("err");
     code_ = WEXITSTATUS(std::system(command.c_str()));

@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet {
@@ -14,9 +15,9 @@ namespace {
 // Lets Nvml::open() find the fake library, with these values.
 class FakeNvml {
  public:
-  explicit FakeNvml(const std::string& values, const char* library = OCTET_FAKE_NVML) {
+  explicit FakeNvml(const std::string& values, const std::string& library = test::fake_nvml_library()) {
     setenv("FAKE_NVML_STATE", folder_.write("state", values).c_str(), 1);
-    setenv("OCTET_NVML_LIBRARY", library, 1);
+    setenv("OCTET_NVML_LIBRARY", library.c_str(), 1);
   }
   ~FakeNvml() {
     unsetenv("FAKE_NVML_STATE");

@@ -10,6 +10,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "hf/export_tokenizer.h"
 #include "support/error_of.h"
+#include "support/places.h"
 #include "train/resume_support.h"
 #include "train/trainer.h"
 
@@ -121,7 +122,7 @@ TEST_F(CheckpointTokenizer, IsCheckedBeforeItIsUsed) {
 
 // A SentencePiece model comes with the files that change what it does.
 TEST_F(CheckpointTokenizer, CopiesASentencePieceModel) {
-  const std::string golden = OCTET_SOURCE_DIR "/tests/golden/sentencepiece/bpe.model";
+  const std::string golden = test::source_path("/tests/golden/sentencepiece/bpe.model");
   fs::remove(tokenizer + "/tokenizer.json");
   fs::copy_file(golden, tokenizer + "/tokenizer.model");
   folder.write("tokenizer/tokenizer_config.json", R"({"add_bos_token": false, "legacy": false})");
@@ -142,7 +143,7 @@ TEST(ExportTokenizer, ASentencePieceModelAloneIsALlamaTokenizer) {
   const TemporaryFolder folder;
   fs::create_directories(folder.path() + "/in");
   fs::create_directories(folder.path() + "/out");
-  fs::copy_file(OCTET_SOURCE_DIR "/tests/golden/sentencepiece/bpe.model",
+  fs::copy_file(test::source_path("/tests/golden/sentencepiece/bpe.model"),
                 folder.path() + "/in/tokenizer.model");
   export_tokenizer(posix_env(), folder.path() + "/in", folder.path() + "/out", 64,
                    ExportedChat{"{{ x }}", "</s>"});

@@ -9,6 +9,7 @@
 #include "support/golden_model.h"
 #include "support/model_fixture.h"
 #include "support/peft_fixture.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -25,7 +26,7 @@ struct AdapterCli : testing::Test {
     fixture.write(path("adapter"));
   }
   ProcessResult run(std::vector<std::string> arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   ProcessResult run_cpu(std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"--device", "cpu", "--num_threads", "1"});

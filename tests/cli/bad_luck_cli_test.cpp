@@ -11,6 +11,7 @@
 #include <map>
 
 #include "support/model_fixture.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -46,13 +47,13 @@ struct BadLuck : testing::Test {
     return result;
   }
   ProcessResult run(const std::vector<std::string>& words) {
-    return run_process(OCTET_PROGRAM, words, folder.path());
+    return run_process(test::octet_program(), words, folder.path());
   }
   ProcessResult bash(const std::string& line) {
     return run_process("/bin/bash", {"-c", line}, folder.path());
   }
   static std::string line_of(const std::vector<std::string>& words) {
-    std::string line = OCTET_PROGRAM;
+    std::string line = test::octet_program();
     for (const std::string& word : words) line += " '" + word + "'";
     return line;
   }
@@ -79,7 +80,7 @@ TEST_F(BadLuck, ATokenFileThatBecomesShorterIsNamed) {
     for (const std::string& word :
          arguments(run, {{"dataset", "tokens.bin"}, {"max_steps", "1000000"}, {"save_steps", "2"}}))
       words.push_back(word);
-    const pid_t child = start_process(OCTET_PROGRAM, words, folder.path());
+    const pid_t child = start_process(test::octet_program(), words, folder.path());
     // The second one is begun after the run has noted the first.
     const std::string second = path("runs/" + run + "/checkpoints_fp8/step_4");
     for (int i = 0; i < 1200 && !fs::exists(second); ++i) usleep(20'000);
@@ -98,7 +99,7 @@ TEST_F(BadLuck, ATokenFileThatBecomesShorterIsNamed) {
 // A FIFO would be waited for without end, and /dev/zero has none.
 TEST_F(BadLuck, PipesAndDevicesAreNoData) {
   const auto refuses = [&](std::vector<std::string> words, const char* file) {
-    words.insert(words.begin(), {"60", OCTET_PROGRAM});
+    words.insert(words.begin(), {"60", test::octet_program()});
     const ProcessResult result = run_process("/usr/bin/timeout", words, folder.path());
     EXPECT_THAT(result.err, HasSubstr(std::string(file) + "] is not a regular file"));
     EXPECT_NE(result.exit_code, 0);
@@ -116,7 +117,7 @@ TEST_F(BadLuck, PipesAndDevicesAreNoData) {
 
 TEST_F(BadLuck, AFolderForTemporaryFilesThatIsMissingIsNamed) {
   const ProcessResult result =
-      run_process("/usr/bin/env", {"TMPDIR=/absent", OCTET_PROGRAM, "launch", "-n", "2", "train"});
+      run_process("/usr/bin/env", {"TMPDIR=/absent", test::octet_program(), "launch", "-n", "2", "train"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("TMPDIR"));
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/model_fixture.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -27,7 +28,7 @@ struct BenchCli : testing::Test {
         "1",     "--bench_steps", "1",   "--max_seq_length", "16", "--bench_warmup",
         "1"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   // "bf16", "delayed", ...: what a run with these flags measures.
   std::vector<std::string> measured(std::vector<std::string> flags) {
@@ -62,7 +63,7 @@ TEST_F(BenchCli, CommMeasuresCollectivesAndThePlanReadsThem) {
   EXPECT_EQ(report["collectives"].size(), 3u);
   EXPECT_TRUE(report["speeds"].empty()) << "one rank shows no bandwidth";
   const ProcessResult planned = run_process(
-      OCTET_PROGRAM, {"plan", "--gpu", "h200", "--ranks", "2", "--comm_file", "comm.json"}, folder.path());
+      test::octet_program(), {"plan", "--gpu", "h200", "--ranks", "2", "--comm_file", "comm.json"}, folder.path());
   EXPECT_EQ(planned.exit_code, 0) << planned.err;
   EXPECT_THAT(planned.out, HasSubstr("assumed: 330 GB/s"));
   expect_refused({"--comm", "--variants", "bf16"}, "--variants has no effect with --comm");
@@ -81,7 +82,7 @@ TEST_F(BenchCli, SequencesOfRealModelsAreThoseOfADataset) {
   // What is missing in a memory that holds nothing says how long the sequences are.
   const auto shortage = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {"bench", "--device", "cpu", "--device_memory_limit_gb", "0.001"});
-    return run_process(OCTET_PROGRAM, flags, folder.path()).err;
+    return run_process(test::octet_program(), flags, folder.path()).err;
   };
   const auto with_length = [&](const char* preset, const char* length) {
     return shortage({"--model_preset", preset, "--max_seq_length", length});
@@ -122,7 +123,7 @@ TEST_F(BenchCli, OnlyANamedMxfp8IsEmulated) {
 TEST_F(BenchCli, ReadsItsOwnFlagsAsKeys) {
   const auto run = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {"bench", "--device", "cpu"});
-    const ProcessResult result = run_process(OCTET_PROGRAM, flags, folder.path());
+    const ProcessResult result = run_process(test::octet_program(), flags, folder.path());
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_EQ(result.out, "");
     return result.err;
@@ -148,7 +149,7 @@ TEST_F(BenchCli, ComparesLikeWithLikeAndSaysWhatThatIs) {
                                            "--num_threads=2", "--bench-warmup=1", "--json", "bench.json"};
   const auto compare = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), common.begin(), common.end());
-    const ProcessResult result = run_process(OCTET_PROGRAM, flags, folder.path());
+    const ProcessResult result = run_process(test::octet_program(), flags, folder.path());
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result;
   };
@@ -234,7 +235,7 @@ TEST_F(BenchCli, WritesEveryFigureAndWhatItWasMeasuredWith) {
 }
 
 TEST_F(BenchCli, HelpSaysWhatDecides) {
-  const ProcessResult result = run_process(OCTET_PROGRAM, {"bench", "--help"}, folder.path());
+  const ProcessResult result = run_process(test::octet_program(), {"bench", "--help"}, folder.path());
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, AllOf(HasSubstr("mixed_precision and fp8_recipe"), HasSubstr("GEMM ceiling")));
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -20,7 +21,7 @@ struct ChatCli : testing::Test {
   ChatCli() { setenv("XDG_CACHE_HOME", (folder.path() + "/cache").c_str(), 1); }
 
   ProcessResult run(std::vector<std::string> arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   ProcessResult shell(const std::string& line) { return run_process("/bin/sh", {"-c", line}, folder.path()); }
   ProcessResult generate(const std::string& model, std::vector<std::string> more) {
@@ -83,7 +84,7 @@ TEST_F(ChatCli, AModelStopsIsTalkedToAndExportedWithItsTemplate) {
   // Lines of stdin; commands; the history.
   const ProcessResult talk = shell(fmt::format(
       "printf 'Say hi\\n/reset\\n\\nSay hi\\n/exit\\nSay hi\\n' | {} generate runs/chat --chat --device cpu",
-      OCTET_PROGRAM));
+      test::octet_program()));
   EXPECT_EQ(talk.out, "hi\nhi\n") << talk.err;
 
   const ProcessResult exported = run({"export", "runs/chat", "--output", "model"});

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -25,7 +26,7 @@ struct CompareCli : testing::Test {
   ProcessResult run(const std::vector<std::string>& arguments) {
     std::vector<std::string> words = {"compare"};
     words.insert(words.end(), arguments.begin(), arguments.end());
-    return run_process(OCTET_PROGRAM, words, folder.path());
+    return run_process(test::octet_program(), words, folder.path());
   }
   // Arguments for training something small.
   std::vector<std::string> training(std::vector<std::string> more) {
@@ -63,7 +64,7 @@ struct CompareCli : testing::Test {
   // What the page shows in a browser. Empty where there is none.
   nlohmann::json open_page(const std::string& name) {
     const ProcessResult result =
-        run_process("python3", {OCTET_SOURCE_DIR "/tests/support/open_page.py", folder.path() + "/" + name});
+        run_process("python3", {test::source_path("/tests/support/open_page.py"), folder.path() + "/" + name});
     if (result.exit_code == 77) return {};
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
     return nlohmann::json::parse(result.out, nullptr, false);
@@ -187,7 +188,7 @@ TEST_F(CompareCli, MaxStepsAsAFlagIsTheLength) {
 TEST_F(CompareCli, AStoppedComparisonContinues) {
   std::vector<std::string> words =
       training({"compare", "--variants=bf16,fp8", "--steps=150", "--save_steps=5"});
-  const pid_t child = start_process(OCTET_PROGRAM, words, folder.path());
+  const pid_t child = start_process(test::octet_program(), words, folder.path());
   const std::string metrics = folder.path() + "/runs/compare-bf16/metrics.jsonl";
   for (int i = 0; i < 600 && !(fs::exists(metrics) && fs::file_size(metrics) > 3000); ++i) usleep(50'000);
   kill(child, SIGTERM);

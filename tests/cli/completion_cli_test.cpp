@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -39,7 +40,7 @@ struct CompletionCli : testing::Test {
     folder.write("notes.txt", "");
     fs::create_directories(folder.path() + "/runs/first");
     for (const char* shell : {"bash", "zsh", "fish"}) {
-      const ProcessResult made = run_process(OCTET_PROGRAM, {"completion", shell});
+      const ProcessResult made = run_process(test::octet_program(), {"completion", shell});
       EXPECT_EQ(made.exit_code, 0);
       folder.write(std::string("octet.") + shell, made.out);
     }
@@ -139,13 +140,13 @@ TEST_F(CompletionCli, ZshKnowsCommandsKeysChoicesAndFiles) {
 }
 
 TEST_F(CompletionCli, OtherShellsAreRefused) {
-  const ProcessResult result = run_process(OCTET_PROGRAM, {"completion", "tcsh"});
+  const ProcessResult result = run_process(test::octet_program(), {"completion", "tcsh"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("there is no completion for 'tcsh'; expected bash, zsh or fish"));
 }
 
 TEST(ManCli, TheManualPageHasEveryCommandAndKey) {
-  const ProcessResult page = run_process(OCTET_PROGRAM, {"man"});
+  const ProcessResult page = run_process(test::octet_program(), {"man"});
   ASSERT_EQ(page.exit_code, 0);
   EXPECT_THAT(page.out, HasSubstr(".TH OCTET 1 \"\" \"octet "));
   for (const char* text : {".SS \"octet train\"", "\\-\\-fp8_amax_history_len N", "\\-\\-wandb_mode NAME",
@@ -156,7 +157,7 @@ TEST(ManCli, TheManualPageHasEveryCommandAndKey) {
 TEST(ManCli, GroffHasNothingToComplainAbout) {
   if (!has("groff")) GTEST_SKIP() << "groff is not installed";
   const TemporaryFolder folder;
-  const ProcessResult page = run_process(OCTET_PROGRAM, {"man"});
+  const ProcessResult page = run_process(test::octet_program(), {"man"});
   folder.write("octet.1", page.out);
   const ProcessResult shown = run_process("groff", {"-ww", "-man", "-Tutf8", "octet.1"}, folder.path());
   EXPECT_EQ(shown.exit_code, 0);

@@ -2,13 +2,14 @@
 // exit code 2.
 #include <gtest/gtest.h>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
 namespace {
 
 ProcessResult octet(const std::vector<std::string>& arguments, const std::string& folder = "") {
-  return run_process(OCTET_PROGRAM, arguments, folder);
+  return run_process(test::octet_program(), arguments, folder);
 }
 
 void expect_usage_error(const ProcessResult& result, const std::string& errors) {
@@ -292,21 +293,21 @@ TEST(ConfigCli, UnknownCommandsAndOptions) {
 }
 
 TEST(ConfigCli, TheDocumentationSaysWhatTheProgramSays) {
-  EXPECT_EQ(read_text(OCTET_SOURCE_DIR "/docs/configuration.md"), octet({"keys", "--markdown"}).out)
+  EXPECT_EQ(read_text(test::source_path("/docs/configuration.md")), octet({"keys", "--markdown"}).out)
       << "run: octet keys --markdown > docs/configuration.md";
 }
 
 TEST(KeysCli, AKeyOfAnotherProgramLeadsToOctetsOwn) {
-  const ProcessResult result = run_process(OCTET_PROGRAM, {"keys", "load_in_fp8"});
+  const ProcessResult result = run_process(test::octet_program(), {"keys", "load_in_fp8"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, testing::AllOf(testing::HasSubstr("it loads weights for inference"),
                                          testing::HasSubstr("--mixed_precision")));
-  EXPECT_THAT(run_process(OCTET_PROGRAM, {"keys", "num_workers"}).out, testing::HasSubstr("--num_threads"));
+  EXPECT_THAT(run_process(test::octet_program(), {"keys", "num_workers"}).out, testing::HasSubstr("--num_threads"));
   // The name of a key inside another word does not count: --device.
-  EXPECT_THAT(run_process(OCTET_PROGRAM, {"keys", "per_device_eval_batch_size"}).out,
+  EXPECT_THAT(run_process(test::octet_program(), {"keys", "per_device_eval_batch_size"}).out,
               testing::AllOf(testing::HasSubstr("evaluation takes the batch of training"),
                              testing::Not(testing::HasSubstr("--device "))));
-  EXPECT_EQ(run_process(OCTET_PROGRAM, {"keys", "load_in_fp9"}).exit_code, 2);
+  EXPECT_EQ(run_process(test::octet_program(), {"keys", "load_in_fp9"}).exit_code, 2);
 }
 
 }  // namespace

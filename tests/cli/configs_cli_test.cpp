@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/places.h"
 #include "support/process.h"
 
 // Every file of configs/ passes --dry_run as it is. The hub is a cache on disk: the real names, with tiny models and a few
@@ -17,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-const fs::path kConfigs = OCTET_SOURCE_DIR "/configs";
+const fs::path kConfigs = test::source_path("/configs");
 
 class ReadyConfigurations : public testing::Test {
  protected:
@@ -31,7 +32,7 @@ class ReadyConfigurations : public testing::Test {
   }
 
   ProcessResult octet(const std::vector<std::string>& arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder_.path());
+    return run_process(test::octet_program(), arguments, folder_.path());
   }
 
   // A tiny model of the family as the snapshot of these hub ids.
@@ -150,7 +151,7 @@ TEST_F(ReadyConfigurations, EveryRunOfASweepPassesADryRun) {
     const auto runs = combinations(sweep["parameters"]);
     EXPECT_GE(runs.size(), 5u) << file;
     for (const std::vector<std::string>& flags : runs) {
-      std::vector<std::string> words = dry_run(fs::path(OCTET_SOURCE_DIR) / base);
+      std::vector<std::string> words = dry_run(fs::path(test::source_path("")) / base);
       words.insert(words.end(), flags.begin(), flags.end());
       const ProcessResult result = octet(words);
       EXPECT_EQ(result.exit_code, 0) << file << "\n" << result.err;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ops/device.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -22,7 +23,7 @@ const nlohmann::json* find(const nlohmann::json& report, const std::string& name
 
 TEST(DoctorCommand, ChecksTheMachineWithoutAConfiguration) {
   const TemporaryFolder folder;
-  const ProcessResult result = run_process(OCTET_PROGRAM, {"doctor", "--device", "cpu"}, folder.path());
+  const ProcessResult result = run_process(test::octet_program(), {"doctor", "--device", "cpu"}, folder.path());
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("CPU threads"), HasSubstr("host memory"), HasSubstr("hub cache"),
                                 HasSubstr("mlp.up"), HasSubstr("0 failures")));
@@ -34,7 +35,7 @@ TEST(DoctorCommand, ReportsOnARunAsJson) {
   const std::string config =
       folder.write("run.yaml", "model_preset: llama-tiny\nfp8_recipe: block\noutput_dir: out\n");
   const ProcessResult result = run_process(
-      "env", {"NVTE_FLASH_ATTN=1", "CUDA_LAUNCH_BLOCKING=1", OCTET_PROGRAM, "doctor", config, "--json"},
+      "env", {"NVTE_FLASH_ATTN=1", "CUDA_LAUNCH_BLOCKING=1", test::octet_program(), "doctor", config, "--json"},
       folder.path());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto report = nlohmann::json::parse(result.out);
@@ -50,18 +51,18 @@ TEST(DoctorCommand, ReportsOnARunAsJson) {
 TEST(DoctorCommand, FailsForARunThatCannotStart) {
   const TemporaryFolder folder;
   const ProcessResult result = run_process(
-      OCTET_PROGRAM, {"doctor", "--model_preset", "llama-tiny", "--dataset", "missing.txt"}, folder.path());
+      test::octet_program(), {"doctor", "--model_preset", "llama-tiny", "--dataset", "missing.txt"}, folder.path());
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, AllOf(HasSubstr("failure  files"), HasSubstr("missing.txt")));
   const ProcessResult unknown =
-      run_process(OCTET_PROGRAM, {"doctor", "--model_preset", "nope"}, folder.path());
+      run_process(test::octet_program(), {"doctor", "--model_preset", "nope"}, folder.path());
   EXPECT_NE(unknown.exit_code, 0);
   EXPECT_THAT(unknown.out + unknown.err, HasSubstr("nope"));
 }
 
 TEST(DoctorCommand, SaysWhetherARunWouldBeSentToWandb) {
   const TemporaryFolder folder;
-  const std::vector<std::string> command = {OCTET_PROGRAM, "doctor",      "--device",
+  const std::vector<std::string> command = {test::octet_program(), "doctor",      "--device",
                                             "cpu",         "--use_wandb", "--json"};
   const auto check = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), command.begin(), command.end());
@@ -87,8 +88,8 @@ TEST(DoctorCommand, AFakeGpuIsReportedButNotUsed) {
       "state",
       "name NVIDIA H200\npower_mw 90000\npower_limit_mw 450000\ndefault_power_limit_mw 700000\npersistence 0\n");
   const ProcessResult result = run_process("env",
-                                           {"OCTET_NVML_LIBRARY=" OCTET_FAKE_NVML, "FAKE_NVML_STATE=" + state,
-                                            OCTET_PROGRAM, "doctor", "--device", "cpu"},
+                                           {"OCTET_NVML_LIBRARY=" + test::fake_nvml_library(), "FAKE_NVML_STATE=" + state,
+                                            test::octet_program(), "doctor", "--device", "cpu"},
                                            folder.path());
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("580.95.05, supports CUDA 13.0; 1 GPU"),
@@ -99,8 +100,8 @@ TEST(DoctorCommand, AFakeGpuIsReportedButNotUsed) {
 TEST(DoctorCommand, RemediesFitTheGpu) {
   const auto said = [](const std::string& state, std::vector<std::string> command) {
     const TemporaryFolder folder;
-    std::vector<std::string> words = {"OCTET_NVML_LIBRARY=" OCTET_FAKE_NVML,
-                                      "FAKE_NVML_STATE=" + folder.write("state", state), OCTET_PROGRAM};
+    std::vector<std::string> words = {"OCTET_NVML_LIBRARY=" + test::fake_nvml_library(),
+                                      "FAKE_NVML_STATE=" + folder.write("state", state), test::octet_program()};
     words.insert(words.end(), command.begin(), command.end());
     const ProcessResult result = run_process("env", words, folder.path());
     return result.out + result.err;
@@ -124,7 +125,7 @@ TEST(DoctorCommand, RemediesFitTheGpu) {
 TEST(DoctorCommand, AGpuThatTheRunInsistsOnIsAFailure) {
   const TemporaryFolder folder;
   const ProcessResult result =
-      run_process("env", {"CUDA_VISIBLE_DEVICES=", OCTET_PROGRAM, "doctor", "--require_fp8"}, folder.path());
+      run_process("env", {"CUDA_VISIBLE_DEVICES=", test::octet_program(), "doctor", "--require_fp8"}, folder.path());
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, AllOf(HasSubstr("FP8 needs an NVIDIA GPU"), HasSubstr("no usable GPU")));
 }

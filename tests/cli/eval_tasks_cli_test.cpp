@@ -8,6 +8,7 @@
 
 #include "io/env.h"
 #include "rank_runs.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -16,13 +17,13 @@ namespace {
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/eval_tasks/";
+const std::string kGolden = test::source_path("/tests/golden/eval_tasks/");
 
 struct EvalTasksCli : testing::Test {
   ProcessResult eval(std::vector<std::string> arguments, const std::string& model = kGolden + "model") {
     std::vector<std::string> words = {"eval", model, "--device", "cpu", "--num_threads", "1"};
     words.insert(words.end(), arguments.begin(), arguments.end());
-    return run_process(OCTET_PROGRAM, words, folder.path());
+    return run_process(test::octet_program(), words, folder.path());
   }
   std::vector<nlohmann::json> lines(const std::string& name) const {
     std::vector<nlohmann::json> result;
@@ -121,7 +122,7 @@ TEST_F(EvalTasksCli, BadInputIsNamed) {
 TEST_F(EvalTasksCli, WithoutDataItSaysHowToGetIt) {
   const ProcessResult result =
       run_process("/usr/bin/env",
-                  {"HF_HUB_OFFLINE=1", "HF_HOME=" + folder.path(), OCTET_PROGRAM, "eval", kGolden + "model",
+                  {"HF_HUB_OFFLINE=1", "HF_HOME=" + folder.path(), test::octet_program(), "eval", kGolden + "model",
                    "--task", "hellaswag", "--device", "cpu"},
                   folder.path());
   EXPECT_EQ(result.exit_code, 2);
@@ -168,7 +169,7 @@ struct EvalTaskRuns : RankRuns {
 };
 
 TEST_F(EvalTaskRuns, ScoresAreInTheMetricsOfARun) {
-  const ProcessResult result = run_process(OCTET_PROGRAM, train("run", flags()), folder.path());
+  const ProcessResult result = run_process(test::octet_program(), train("run", flags()), folder.path());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, ContainsRegex("step 2/5 .* \\| lines/acc_norm: [01]\\.[0-9]+"));
   const std::vector<nlohmann::json> found = scores("run");
@@ -179,7 +180,7 @@ TEST_F(EvalTaskRuns, ScoresAreInTheMetricsOfARun) {
   EXPECT_TRUE(found[0]["tasks"].contains("lines/acc"));
   // The last scores are those of the model that was saved.
   const ProcessResult eval = run_process(
-      OCTET_PROGRAM,
+      test::octet_program(),
       {"eval", "runs/run", "--task", "lines.jsonl", "--device", "cpu", "--json", "--num_threads", "1"},
       folder.path());
   ASSERT_EQ(eval.exit_code, 0) << eval.err;
@@ -192,7 +193,7 @@ TEST_F(EvalTaskRuns, ScoresAreInTheMetricsOfARun) {
 TEST_F(EvalTaskRuns, RanksGetTheSameScoresAsOne) {
   Flags alone = flags();
   alone["per_device_train_batch_size"] = "2";
-  ASSERT_EQ(run_process(OCTET_PROGRAM, train("one", alone), folder.path()).exit_code, 0);
+  ASSERT_EQ(run_process(test::octet_program(), train("one", alone), folder.path()).exit_code, 0);
   ASSERT_EQ(scores("one").size(), 3);
   for (const char* mode : {"zero1", "fsdp_full"}) {
     Flags shared = flags();
@@ -207,7 +208,7 @@ TEST_F(EvalTaskRuns, ABadTaskStopsTheRunBeforeItStarts) {
   folder.write("bad.jsonl", "{\"context\": \"c\", \"endings\": [\"a\", \"b\"], \"label\": 5}\n");
   const auto error = [&](const std::string& tasks, const std::string& name) {
     const ProcessResult result =
-        run_process(OCTET_PROGRAM, train(name, {{"eval_tasks", tasks}}), folder.path());
+        run_process(test::octet_program(), train(name, {{"eval_tasks", tasks}}), folder.path());
     EXPECT_EQ(result.exit_code, 2) << result.out;
     EXPECT_FALSE(std::filesystem::exists(run_file(name, "")));
     return result.err;

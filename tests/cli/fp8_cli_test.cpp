@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "ops/device.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -36,7 +37,7 @@ class Fp8Cli : public testing::Test {
         "1",     "--max_seq_length", "32",        "--per_device_train_batch_size",
         "2",     "--model_preset",   "llama-tiny"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    return run_process(OCTET_PROGRAM, arguments, folder_.path());
+    return run_process(test::octet_program(), arguments, folder_.path());
   }
 
   ProcessResult train_on_cpu(std::vector<std::string> flags, const char* steps = "2") {
@@ -113,7 +114,7 @@ TEST_F(Fp8Cli, ARunThatCannotUseFp8GoesOnInBf16AndSaysSo) {
 
 TEST_F(Fp8Cli, TheNameThatARunGetsSaysItsPrecision) {
   const ProcessResult result =
-      run_process(OCTET_PROGRAM,
+      run_process(test::octet_program(),
                   {"train", "--device", "cpu", "--max_steps", "1", "--sample_steps", "0", "--eval_strategy",
                    "no", "--save_strategy", "no", "--fp8_skip_layers", "*"},
                   folder_.path());

@@ -7,6 +7,7 @@
 
 #include "io/env.h"
 #include "support/model_fixture.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -15,11 +16,11 @@ namespace {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";
+const std::string kGolden = test::source_path("/tests/golden/");
 
 struct GgufCli : testing::Test {
   ProcessResult run(const std::vector<std::string>& arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   void export_to(const std::string& model, const std::string& output, const std::string& type,
                  const std::vector<std::string>& more = {}) {
@@ -32,7 +33,7 @@ struct GgufCli : testing::Test {
   }
   // Pairs of a file and the folder that it was made from.
   void check(std::vector<std::string> pairs) {
-    pairs.insert(pairs.begin(), OCTET_SOURCE_DIR "/scripts/check_gguf.py");
+    pairs.insert(pairs.begin(), test::source_path("/scripts/check_gguf.py"));
     const ProcessResult result = run_process("python3", pairs, folder.path());
     if (result.exit_code == 77) GTEST_SKIP() << result.out;
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;

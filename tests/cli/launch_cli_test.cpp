@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -14,13 +15,13 @@ using testing::StartsWith;
 
 ProcessResult launch(std::vector<std::string> arguments, std::vector<std::string> variables = {}) {
   std::vector<std::string> words = std::move(variables);
-  words.insert(words.end(), {OCTET_PROGRAM, "launch"});
+  words.insert(words.end(), {test::octet_program(), "launch"});
   words.insert(words.end(), arguments.begin(), arguments.end());
   return run_process("/usr/bin/env", words);
 }
 
 TEST(LaunchCli, StartsACommand) {
-  const ProcessResult alone = run_process(OCTET_PROGRAM, {"keys"});
+  const ProcessResult alone = run_process(test::octet_program(), {"keys"});
   for (const char* flag : {"-n", "--nproc_per_node"}) {
     const ProcessResult result = launch({flag, "3", "keys"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -30,7 +31,7 @@ TEST(LaunchCli, StartsACommand) {
   // Habits from torchrun and mpirun.
   EXPECT_EQ(launch({"-np", "2", "keys"}).out, alone.out);
   EXPECT_EQ(launch({"-n", "2", "octet", "keys"}).out, alone.out);
-  EXPECT_EQ(launch({"-n", "2", OCTET_PROGRAM, "keys"}).out, alone.out);
+  EXPECT_EQ(launch({"-n", "2", test::octet_program(), "keys"}).out, alone.out);
   EXPECT_EQ(launch({"--nproc_per_node", "auto", "keys"}, {"OMP_NUM_THREADS=2"}).out, alone.out);
   EXPECT_EQ(launch({"--nproc-per-node=cpu", "keys"}, {"OMP_NUM_THREADS=2"}).out, alone.out);
   EXPECT_THAT(launch({"-n", "2", "--", "--version"}).out, StartsWith("octet "));

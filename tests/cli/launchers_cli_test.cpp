@@ -1,6 +1,7 @@
 // Runs that are started by other launchers: torchrun and mpirun.
 
 #include "cli/rank_runs.h"
+#include "support/places.h"
 
 namespace octet::test {
 namespace {
@@ -10,7 +11,7 @@ using testing::HasSubstr;
 struct Launchers : RankRuns {
   static std::vector<std::string> with_program(std::vector<std::string> words,
                                                const std::vector<std::string>& command) {
-    words.push_back(OCTET_PROGRAM);
+    words.push_back(test::octet_program());
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }

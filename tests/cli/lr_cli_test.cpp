@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 struct LrCli : testing::Test {
   ProcessResult lr(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "lr");
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   nlohmann::json schedules(std::vector<std::string> arguments) {
     arguments.emplace_back("--json");

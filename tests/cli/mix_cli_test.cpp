@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -37,7 +38,7 @@ struct MixCli : testing::Test {
   }
 
   ProcessResult run(const std::vector<std::string>& arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   static std::vector<std::string> arguments(const std::string& name, const Flags& changes = {},
                                             std::vector<std::string> words = {"train"}) {

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "support/fake_nvml.h"
+#include "support/places.h"
 #include "support/process.h"
 #include "support/trace_file.h"
 
@@ -57,7 +58,7 @@ struct MonitoringCli : testing::Test {
     return octet(arguments);
   }
   ProcessResult octet(const std::vector<std::string>& arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   std::string path(const std::string& name) const { return folder.path() + "/" + name; }
   std::vector<json> metrics(const std::string& name) {
@@ -311,7 +312,7 @@ class Terminal {
       for (const int fd : {0, 1, 2}) dup2(line, fd);
       setenv("TERM", "xterm-256color", 1);
       if (chdir(folder.c_str()) != 0) _exit(99);
-      arguments.insert(arguments.begin(), OCTET_PROGRAM);
+      arguments.insert(arguments.begin(), test::octet_program());
       std::vector<char*> words;
       for (std::string& argument : arguments) words.push_back(argument.data());
       words.push_back(nullptr);

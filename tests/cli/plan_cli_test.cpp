@@ -5,6 +5,7 @@
 
 #include <regex>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -17,7 +18,7 @@ using testing::Not;
 
 ProcessResult plan(std::vector<std::string> flags, const std::string& folder = "") {
   flags.insert(flags.begin(), "plan");
-  return run_process(OCTET_PROGRAM, flags, folder);
+  return run_process(test::octet_program(), flags, folder);
 }
 ProcessResult plan_on_cpu(std::vector<std::string> flags) {
   flags.insert(flags.end(), {"--device", "cpu"});
@@ -209,7 +210,7 @@ TEST(PlanCli, FitsWhereTrainingFits) {
   const TemporaryFolder folder;
   const auto train = [&](const std::string& limit) {
     return run_process(
-        OCTET_PROGRAM,
+        test::octet_program(),
         {"train", "--dry_run", "--num_threads", "1", "--device", "cpu", "--device_memory_limit_gb", limit},
         folder.path());
   };
@@ -338,13 +339,13 @@ TEST(PlanCli, SaysWhatHasNoEffectAndWhatIsMissing) {
   EXPECT_THAT(warnings({"--tokenizer", "/none"}), HasSubstr("this run would not start: [tokenizer] '/none'"));
   // A prepared dataset has a tokenizer of its own.
   const ProcessResult prepared =
-      run_process(OCTET_PROGRAM,
+      run_process(test::octet_program(),
                   {"prepare", "--dataset", "text.txt", "--output", "prepared", "--tokenizer",
-                   OCTET_SOURCE_DIR "/tests/golden/sentencepiece/bpe.model", "--eval_split", "0"},
+                   test::source_path("/tests/golden/sentencepiece/bpe.model"), "--eval_split", "0"},
                   folder.path());
   ASSERT_EQ(prepared.exit_code, 0) << prepared.err;
   EXPECT_THAT(warnings({"--dataset", "prepared", "--model_preset", "gpt2-tiny", "--vocab_size", "300"}),
-              HasSubstr("this run would not start: tokenizer '" OCTET_SOURCE_DIR));
+              HasSubstr("this run would not start: tokenizer '" + test::source_path("")));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/tiny_tokenizer.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -31,7 +32,7 @@ struct PrepareCli : testing::Test {
     const auto has = [&](const char* word) { return std::ranges::find(arguments, word) != arguments.end(); };
     if (has("prepare") && has("--dataset") && !has("--tokenizer"))
       arguments.insert(arguments.end(), {"--tokenizer", "bytes"});
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   // Questions of 10 bytes and answers of 5, so that every count can be reckoned.
   void write_chats(const std::string& name, int count) const {
@@ -230,7 +231,7 @@ TEST_F(PrepareCli, BadInputIsNamed) {
   // Shards of bytes would be those of another model.
   const ProcessResult gpt2 =
       run_process("/usr/bin/env",
-                  {"HF_HUB_OFFLINE=1", "HF_HUB_CACHE=hub", OCTET_PROGRAM, "prepare", "--dataset",
+                  {"HF_HUB_OFFLINE=1", "HF_HUB_CACHE=hub", test::octet_program(), "prepare", "--dataset",
                    "chats.jsonl", "--output", "o4", "--model_preset", "gpt2"},
                   folder.path());
   EXPECT_EQ(gpt2.exit_code, 2);
@@ -270,7 +271,7 @@ TEST_F(PrepareCli, StoppedByASignalItGoesOnToTheSameBytes) {
     return result;
   };
   ASSERT_EQ(run(with("whole")).exit_code, 0);
-  const pid_t child = start_process(OCTET_PROGRAM, with("stopped"), folder.path());
+  const pid_t child = start_process(test::octet_program(), with("stopped"), folder.path());
   for (int i = 0; i < 30000 && !fs::exists(folder.path() + "/stopped/train_00001.octet"); ++i) usleep(1000);
   kill(child, SIGTERM);
   EXPECT_EQ(wait_for_process(child), 143);

@@ -1,6 +1,7 @@
 // One of several ranks dies, hangs, fails or is asked to stop: all end together, and the run can be continued.
 
 #include "cli/rank_runs.h"
+#include "support/places.h"
 
 namespace octet::test {
 namespace {
@@ -50,7 +51,7 @@ TEST_F(RankFaults, AKilledRankEndsAll) {
   expect_named(console(), 2, 3);
   EXPECT_THAT(console(), HasSubstr("--resume latest continues the run"));
   const ProcessResult list =
-      run_process(OCTET_PROGRAM, {"checkpoints", "runs/saved", "--verify"}, folder.path());
+      run_process(test::octet_program(), {"checkpoints", "runs/saved", "--verify"}, folder.path());
   EXPECT_EQ(list.exit_code, 0) << list.out << list.err;
 }
 

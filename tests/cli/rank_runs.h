@@ -14,6 +14,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -58,10 +59,10 @@ struct RankRuns : testing::Test {
   }
 
   ProcessResult launch(int ranks, const std::string& name, const Flags& changes = {}) {
-    return run_process(OCTET_PROGRAM, launch_words(ranks, train(name, changes)), folder.path());
+    return run_process(test::octet_program(), launch_words(ranks, train(name, changes)), folder.path());
   }
   pid_t start(const std::vector<std::string>& words) {
-    started.push_back(start_process(OCTET_PROGRAM, words, folder.path()));
+    started.push_back(start_process(test::octet_program(), words, folder.path()));
     return started.back();
   }
   pid_t start_launch(int ranks, const std::string& name, const Flags& changes = {}) {
@@ -79,7 +80,7 @@ struct RankRuns : testing::Test {
                                       fmt::format("OCTET_MASTER=127.0.0.1:{}", port),
                                       "OCTET_SECRET=a secret of this test"};
     words.insert(words.end(), variables.begin(), variables.end());
-    words.push_back(OCTET_PROGRAM);
+    words.push_back(test::octet_program());
     words.insert(words.end(), command.begin(), command.end());
     started.push_back(
         start_process("/usr/bin/env", words, folder.path(), fmt::format("out_{}_{}.txt", job, rank)));

@@ -1,6 +1,7 @@
 // Runs of several ranks from the command line: modes, files, resuming on other numbers of ranks, ranks that do not fit.
 
 #include "cli/rank_runs.h"
+#include "support/places.h"
 
 namespace octet::test {
 namespace {
@@ -61,7 +62,7 @@ TEST_F(RankRuns, OnlyTheFirstRankWritesTheRun) {
   EXPECT_FALSE(fs::exists(run_file("run", "rank_0.log")));
   EXPECT_FALSE(fs::exists(run_file("run", "crashes")));
   const ProcessResult list =
-      run_process(OCTET_PROGRAM, {"checkpoints", "runs/run", "--verify"}, folder.path());
+      run_process(test::octet_program(), {"checkpoints", "runs/run", "--verify"}, folder.path());
   EXPECT_EQ(list.exit_code, 0) << list.out << list.err;
 }
 
@@ -99,7 +100,7 @@ TEST_F(RankRuns, ResumingKeepsEveryWeight) {
   ASSERT_EQ(launch(4, "first", {{"max_steps", "2"}}).exit_code, 0);
   const auto exported = [&](const std::string& name) {
     const ProcessResult result =
-        run_process(OCTET_PROGRAM, {"export", "runs/" + name, "--output", "out_" + name}, folder.path());
+        run_process(test::octet_program(), {"export", "runs/" + name, "--output", "out_" + name}, folder.path());
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return read_text(file("out_" + name + "/model.safetensors"));
   };

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -40,11 +41,11 @@ struct ResumeCli : testing::Test {
   }
 
   ProcessResult run(const std::vector<std::string>& flags) {
-    return run_process(OCTET_PROGRAM, flags, folder.path());
+    return run_process(test::octet_program(), flags, folder.path());
   }
 
   pid_t start(const std::vector<std::string>& flags) {
-    return start_process(OCTET_PROGRAM, flags, folder.path());
+    return start_process(test::octet_program(), flags, folder.path());
   }
 
   std::vector<nlohmann::json> metrics(const std::string& name) {
@@ -154,7 +155,7 @@ TEST_F(ResumeCli, ASecondSignalEndsAtOnce) {
 // FAULTS 5: without help from the program the system would end it with SIGXFSZ.
 TEST_F(ResumeCli, ALimitOnTheSizeOfFilesIsLikeAFullDisk) {
   ASSERT_EQ(run(arguments("limited", {{"max_steps", "3"}})).exit_code, 0);
-  std::string command = "ulimit -f 1000; exec " OCTET_PROGRAM;
+  std::string command = "ulimit -f 1000; exec " + test::octet_program();
   for (const std::string& word : arguments("limited", {{"resume", "latest"}})) command += " '" + word + "'";
   const ProcessResult result = run_process("/bin/bash", {"-c", command}, folder.path());
   EXPECT_EQ(result.exit_code, 4) << result.err;
@@ -220,7 +221,7 @@ TEST_F(ResumeCli, BadRequestsAreNamed) {
   folder.write("run.yaml", "max_steps: 3\n");
   EXPECT_THAT(run({"train", "run.yaml", "--resume", "latest"}).err, HasSubstr("set run_name"));
   const ProcessResult nothing =
-      run_process(OCTET_PROGRAM, {"train", "--list_checkpoints", "--output_dir", "nothing"}, folder.path());
+      run_process(test::octet_program(), {"train", "--list_checkpoints", "--output_dir", "nothing"}, folder.path());
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_THAT(nothing.err, HasSubstr("output_dir nothing holds no run with checkpoints"));
 }

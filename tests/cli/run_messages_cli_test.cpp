@@ -12,6 +12,7 @@
 #include <regex>
 
 #include "support/model_fixture.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -44,10 +45,10 @@ struct RunMessages : testing::Test {
     return result;
   }
   ProcessResult run(const std::vector<std::string>& words) {
-    return run_process(OCTET_PROGRAM, words, folder.path());
+    return run_process(test::octet_program(), words, folder.path());
   }
   ProcessResult run_with(const std::string& variable, std::vector<std::string> words) {
-    words.insert(words.begin(), {variable, OCTET_PROGRAM});
+    words.insert(words.begin(), {variable, test::octet_program()});
     return run_process("/usr/bin/env", words, folder.path());
   }
   std::vector<nlohmann::json> metrics(const std::string& name) {
@@ -88,7 +89,7 @@ TEST_F(RunMessages, ASettingThatCostsAccuracyIsNamed) {
 // Such as a log on a full disk: the warning is lost, the run is not.
 TEST_F(RunMessages, AnErrorStreamThatCannotBeWrittenEndsNothing) {
   if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full on this machine";
-  std::string line = OCTET_PROGRAM;
+  std::string line = test::octet_program();
   for (const std::string& word : arguments("unheard", {{"master_weights", "stochastic"}, {"max_steps", "2"}}))
     line += " '" + word + "'";
   const ProcessResult result = run_process("/bin/sh", {"-c", line + " 2> /dev/full"}, folder.path());
@@ -96,7 +97,7 @@ TEST_F(RunMessages, AnErrorStreamThatCannotBeWrittenEndsNothing) {
   EXPECT_THAT(result.out, HasSubstr("\nstep 2/2 "));
   EXPECT_EQ(metrics("unheard").back()["step"], 2);
   const ProcessResult wrong =
-      run_process("/bin/sh", {"-c", std::string(OCTET_PROGRAM) + " train --unknown 2> /dev/full"});
+      run_process("/bin/sh", {"-c", test::octet_program() + " train --unknown 2> /dev/full"});
   EXPECT_EQ(wrong.exit_code, 2);
 }
 
@@ -176,7 +177,7 @@ TEST_F(RunMessages, AResumeWithAnotherLengthSaysWhatHappensToTheSchedule) {
 
 TEST_F(RunMessages, AStoppedRunLogsItsLastStepAndSaysHowToContinue) {
   const pid_t child = start_process(
-      OCTET_PROGRAM, arguments("stopped", {{"max_steps", "1000000"}, {"logging_steps", "1000000"}}),
+      test::octet_program(), arguments("stopped", {{"max_steps", "1000000"}, {"logging_steps", "1000000"}}),
       folder.path());
   for (int i = 0; i < 1200 && !fs::exists(folder.path() + "/runs/stopped/metrics.jsonl"); ++i) usleep(20'000);
   usleep(300'000);
@@ -188,7 +189,7 @@ TEST_F(RunMessages, AStoppedRunLogsItsLastStepAndSaysHowToContinue) {
   const std::string step = std::to_string(lines.back()["step"].get<int64_t>());
   EXPECT_THAT(out, HasSubstr("step " + step + "/1000000 | "));
   EXPECT_THAT(out, ContainsRegex("steps +" + step + " of 1000000 \\(stopped on request\\)"));
-  EXPECT_THAT(out, HasSubstr(std::string(OCTET_PROGRAM) + " train --resume runs/stopped"));
+  EXPECT_THAT(out, HasSubstr(test::octet_program() + " train --resume runs/stopped"));
   std::smatch same;
   EXPECT_FALSE(std::regex_search(out, same, std::regex("([0-9.]+) -> \\1(\\s|$)"))) << same.str();
   // What it says works.

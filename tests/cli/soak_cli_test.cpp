@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -18,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(Disk, SoakCli, testing::Values("auto", "limit"),
 TEST_P(SoakCli, KillsAndAFullDiskChangeNothing) {
   if (run_process("python3", {"--version"}).exit_code != 0) GTEST_SKIP() << "python3 was not found";
   const ProcessResult soak =
-      run_process("python3", {OCTET_SOURCE_DIR "/scripts/soak.py", "--octet", OCTET_PROGRAM, "--steps", "120",
+      run_process("python3", {test::source_path("/scripts/soak.py"), "--octet", test::octet_program(), "--steps", "120",
                               "--kills", "4", "--kill_every", "0", "--batch", "1", "--length", "32", "--seed",
                               "5", "--full_disk", GetParam()});
   EXPECT_EQ(soak.exit_code, 0) << soak.out << soak.err;

@@ -11,6 +11,7 @@
 
 #include "report/text.h"
 #include "support/model_fixture.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -31,7 +32,7 @@ struct StagesCli : testing::Test {
     if (std::ranges::find(flags, "--model_name_or_path") == flags.end())
       arguments.insert(arguments.end(), {"--model_preset", "llama-tiny"});
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   // A dry run and the run are refused for the same reason, and neither leaves anything.
   std::string refusal(std::vector<std::string> flags) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -30,7 +31,7 @@ struct StartCli : testing::Test {
   ~StartCli() override { unsetenv("OCTET_CACHE"); }
 
   ProcessResult run(std::vector<std::string> arguments) const {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   std::string path(const std::string& name) const { return folder.path() + "/" + name; }
 
@@ -233,7 +234,7 @@ TEST_F(StartCli, TwoProcessesStartAtOnce) {
   prepare();
   std::vector<pid_t> started;
   for (const char* name : {"one", "two", "three"}) {
-    started.push_back(start_process(OCTET_PROGRAM,
+    started.push_back(start_process(test::octet_program(),
                                     {"train", "--device", "cpu", "--dataset", "data", "--max_seq_length",
                                      "32", "--max_steps", "1", "--dry_run", "--model_preset", "llama-tiny"},
                                     folder.path(), fmt::format("{}.txt", name)));

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "ops/device.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -20,11 +21,11 @@ struct SubmitCli : testing::Test {
   SubmitCli() { folder.write("run.yaml", "max_steps: 10\ndevice: cpu\n"); }
   ProcessResult submit(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "submit");
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   // With only these programs on the path.
   ProcessResult submit_with_path(const std::string& path, const std::vector<std::string>& arguments) {
-    std::vector<std::string> words = {"PATH=" + path, OCTET_PROGRAM, "submit"};
+    std::vector<std::string> words = {"PATH=" + path, test::octet_program(), "submit"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return run_process("/usr/bin/env", words, folder.path());
   }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "ops/device.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -39,11 +40,11 @@ struct SweepCli : testing::Test {
   }
   ProcessResult sweep(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "sweep");
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   pid_t start(std::vector<std::string> arguments, const std::string& output) {
     arguments.insert(arguments.begin(), "sweep");
-    return start_process(OCTET_PROGRAM, arguments, folder.path(), output);
+    return start_process(test::octet_program(), arguments, folder.path(), output);
   }
   std::string path(const std::string& name) const { return folder.path() + "/" + name; }
   Json results(const ProcessResult& result) {
@@ -99,7 +100,7 @@ TEST_F(SweepCli, AGridIsTrainedAndRanked) {
   // Its command gives the same result.
   std::string command = json["best"]["command"];
   ASSERT_THAT(command, StartsWith("octet train "));
-  command = OCTET_PROGRAM + command.substr(5) + " --run_name again";
+  command = test::octet_program() + command.substr(5) + " --run_name again";
   EXPECT_EQ(run_process("bash", {"-c", command}, folder.path()).exit_code, 0);
   EXPECT_EQ(read_text(path("runs/again/metrics.jsonl")).substr(0, 60),
             read_text(path(json["best"]["folder"].get<std::string>() + "/metrics.jsonl")).substr(0, 60));

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -42,7 +43,7 @@ struct TensorboardCli : testing::Test {
   }
 
   ProcessResult octet(const std::vector<std::string>& words) {
-    return run_process(OCTET_PROGRAM, words, folder.path());
+    return run_process(test::octet_program(), words, folder.path());
   }
 
   // Prints its arguments, one line each.
@@ -143,7 +144,7 @@ TEST_F(TensorboardCli, TheRealOneAnswersAndEndsWithASignal) {
     GTEST_SKIP() << "the Python package tensorboard is not installed";
   const int port = free_port();
   const pid_t child =
-      start_process(OCTET_PROGRAM, {"tensorboard", "--port", std::to_string(port)}, folder.path());
+      start_process(test::octet_program(), {"tensorboard", "--port", std::to_string(port)}, folder.path());
   std::string answer;
   for (int i = 0; i < 600 && answer.find("200 OK") == answer.npos; ++i) {
     usleep(100'000);

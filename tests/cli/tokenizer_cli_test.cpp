@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -16,7 +17,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/sentencepiece/";
+const std::string kGolden = test::source_path("/tests/golden/sentencepiece/");
 
 struct TokenizerCli : testing::Test {
   // With standard input from `text`, and a hub cache of this folder.
@@ -24,7 +25,7 @@ struct TokenizerCli : testing::Test {
     folder.write("in.txt", text);
     return run_process("sh",
                        {"-c", "HF_HUB_OFFLINE=1 HF_HUB_CACHE=" + folder.path() +
-                                  "/hub " OCTET_PROGRAM " tokenize " + flags + " < in.txt"},
+                                  "/hub " + test::octet_program() + " tokenize " + flags + " < in.txt"},
                        folder.path());
   }
   // The files in the cache, as a download of org/name leaves them.
@@ -66,7 +67,7 @@ TEST_F(TokenizerCli, RunWithAHubIdKeepsItsFiles) {
   folder.write("text.txt", std::string(2000, 'a') + " model of the run");
   const ProcessResult trained = run_process(
       "sh",
-      {"-c", "HF_HUB_OFFLINE=1 HF_HUB_CACHE=hub " OCTET_PROGRAM
+      {"-c", "HF_HUB_OFFLINE=1 HF_HUB_CACHE=hub " + test::octet_program() +
              " train --model_preset llama-tiny --vocab_size 432 --dataset text.txt --tokenizer org/name "
              "--max_steps 2 --max_seq_length 16 --per_device_train_batch_size 1 --run_name r --device cpu "
              "--num_threads 1 --eval_split 0"},
@@ -76,7 +77,7 @@ TEST_F(TokenizerCli, RunWithAHubIdKeepsItsFiles) {
   // The cache may be gone: the run has a copy.
   fs::remove_all(folder.path() + "/hub");
   const ProcessResult exported =
-      run_process(OCTET_PROGRAM, {"export", "runs/r", "--output", "out"}, folder.path());
+      run_process(test::octet_program(), {"export", "runs/r", "--output", "out"}, folder.path());
   EXPECT_EQ(exported.exit_code, 0) << exported.err;
   EXPECT_EQ(read_text(folder.path() + "/out/tokenizer.model"), read_text(kGolden + "bpe.model"));
 }

@@ -13,6 +13,7 @@
 
 #include "support/golden_model.h"
 #include "support/model_fixture.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 
 struct ToolsCli : testing::Test {
   ProcessResult run(std::vector<std::string> arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   // On the CPU, whatever the machine has.
   ProcessResult run_cpu(std::vector<std::string> arguments) {
@@ -86,7 +87,7 @@ TEST_F(ToolsCli, GreedyIdsAgreeWithWholePasses) {
 // A trained model from elsewhere and what another implementation makes of it, where the data is at hand.
 TEST_F(ToolsCli, Stories260KGivesItsKnownIds) {
   const char* named = std::getenv("OCTET_SHARED_DATA");
-  const std::string data = named ? named : OCTET_SOURCE_DIR "/../shared/data";
+  const std::string data = named ? named : test::source_path("/../shared/data");
   const std::string model = data + "/models/stories260K";
   if (!fs::exists(model)) GTEST_SKIP() << model << " is not there (OCTET_SHARED_DATA names the folder)";
   std::string expected = read_text(model + "/greedy_ids.txt");

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -45,7 +46,7 @@ struct TrainCli : testing::Test {
     folder.write("text.txt", text);
   }
   ProcessResult run(const std::vector<std::string>& arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   std::vector<nlohmann::json> metrics(const std::string& name) {
     std::vector<nlohmann::json> lines;
@@ -202,7 +203,7 @@ TEST_F(TrainCli, ARunByEpochsReadsBackFromItsConfiguration) {
 
 TEST_F(TrainCli, CtrlCEndsTheRunWithItsFilesWhole) {
   const pid_t child =
-      start_process(OCTET_PROGRAM, small_run("stopped", {{"--max_steps", "1000000"}, {"--eval_steps", "0"}}),
+      start_process(test::octet_program(), small_run("stopped", {{"--max_steps", "1000000"}, {"--eval_steps", "0"}}),
                     folder.path());
   for (int i = 0; i < 600 && metrics("stopped").size() < 3; ++i) usleep(50'000);
   kill(child, SIGINT);

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -91,7 +92,7 @@ struct WandbCli : testing::Test {
   }
 
   ProcessResult octet(const std::vector<std::string>& words) {
-    return run_process(OCTET_PROGRAM, words, folder.path());
+    return run_process(test::octet_program(), words, folder.path());
   }
   std::string run_path(const std::string& name = "a") const { return folder.path() + "/runs/" + name; }
 
@@ -108,7 +109,7 @@ struct WandbCli : testing::Test {
   // What the files of W&B hold, one object per start.
   json recorded(const std::string& name = "a") const {
     const ProcessResult read =
-        run_process(python(), {OCTET_SOURCE_DIR "/tests/cli/read_wandb.py", run_path(name)});
+        run_process(python(), {test::source_path("/tests/cli/read_wandb.py"), run_path(name)});
     EXPECT_EQ(read.exit_code, 0) << read.err;
     json files = json::parse(read.out, nullptr, false);
     return files.is_array() ? files : json::array();

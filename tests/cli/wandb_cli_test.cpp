@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "wandb_cli.h"
+#include "support/places.h"
 
 namespace octet::test {
 namespace {
@@ -50,7 +51,7 @@ TEST_F(WandbCli, AStoppedAndResumedRunIsOneRunThere) {
       {"wandb_mode", "offline"},    {"sample_steps", "2"},  {"sample_tokens", "4"}};
   auto longer = names;
   longer["max_steps"] = "100000";
-  const pid_t child = start_process(OCTET_PROGRAM, arguments(longer), folder.path());
+  const pid_t child = start_process(test::octet_program(), arguments(longer), folder.path());
   ASSERT_TRUE(becomes_true([&] { return metrics().size() >= 5; })) << output();
   kill(child, SIGTERM);
   ASSERT_EQ(wait_for_process(child), 75) << read_text(folder.path() + "/out.txt");
@@ -107,7 +108,7 @@ TEST_F(WandbCli, AStoppedAndResumedRunIsOneRunThere) {
 TEST_F(WandbCli, ARunThatIsKilledIsMarkedAsFailed) {
   REQUIRE_WANDB();
   const pid_t child =
-      start_process(OCTET_PROGRAM, arguments({{"max_steps", "100000"}, {"save_steps", "0"}}), folder.path());
+      start_process(test::octet_program(), arguments({{"max_steps", "100000"}, {"save_steps", "0"}}), folder.path());
   ASSERT_TRUE(becomes_true([&] {
     return fs::exists(run_path() + "/wandb.json") && state().contains("last_step");
   })) << output();
@@ -179,11 +180,11 @@ TEST_F(WandbCli, FinishedRunsAreSentOnce) {
 
 TEST_F(WandbCli, ARunOfAnotherProcessIsFollowedToItsEnd) {
   REQUIRE_WANDB();
-  const pid_t run = start_process(OCTET_PROGRAM, arguments({{"max_steps", "100000"}, {"use_wandb", "false"}}),
+  const pid_t run = start_process(test::octet_program(), arguments({{"max_steps", "100000"}, {"use_wandb", "false"}}),
                                   folder.path());
   EXPECT_TRUE(becomes_true([&] { return metrics().size() >= 2; })) << output();
   const std::string holder = read_text(run_path() + "/run.lock");
-  const pid_t follower = start_process(OCTET_PROGRAM, {"wandb", "runs/a", "--follow", "--mode", "offline"},
+  const pid_t follower = start_process(test::octet_program(), {"wandb", "runs/a", "--follow", "--mode", "offline"},
                                        folder.path(), "follower.txt");
   EXPECT_TRUE(becomes_true([&] {
     return fs::exists(run_path() + "/wandb.json") && state().contains("last_step");

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "wandb_cli.h"
+#include "support/places.h"
 
 namespace octet::test {
 namespace {
@@ -21,7 +22,7 @@ struct WandbOnlineCli : WandbCli {
     setenv("FAKE_WANDB", server().c_str(), 1);
     setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
     setenv("WANDB_API_KEY", std::string(40, 'a').c_str(), 1);
-    use_fake_python("export PYTHONPATH='" OCTET_SOURCE_DIR "/tests/cli/fake_wandb'\nexec " + python() +
+    use_fake_python("export PYTHONPATH='" + test::source_path("/tests/cli/fake_wandb") + "'\nexec " + python() +
                     " \"$@\"\n");
   }
 
@@ -89,7 +90,7 @@ TEST_F(WandbOnlineCli, ARunWaitsForTheSenderOfItsEarlierPart) {
   fs::create_directories(run_path());
   const int file = open((run_path() + "/wandb.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
   ASSERT_EQ(flock(file, LOCK_EX), 0);
-  const pid_t run = start_process(OCTET_PROGRAM, arguments(), folder.path());
+  const pid_t run = start_process(test::octet_program(), arguments(), folder.path());
   EXPECT_TRUE(becomes_true([&] { return metrics().size() == 6; })) << output();
   EXPECT_TRUE(becomes_true([&] {
     return output().find("waiting for W&B, at most 60 s") != std::string::npos;
@@ -105,7 +106,7 @@ TEST_F(WandbOnlineCli, ARunWaitsForTheSenderOfItsEarlierPart) {
 
 TEST_F(WandbOnlineCli, ASignalEndsTheWaitingAndNotTheRunsExitCode) {
   tell_server("hold");
-  const pid_t run = start_process(OCTET_PROGRAM, arguments(), folder.path());
+  const pid_t run = start_process(test::octet_program(), arguments(), folder.path());
   EXPECT_TRUE(becomes_true([&] {
     return output().find("waiting for W&B, at most 60 s") != std::string::npos;
   })) << output();
@@ -122,7 +123,7 @@ TEST_F(WandbOnlineCli, ASignalEndsTheWaitingAndNotTheRunsExitCode) {
 TEST_F(WandbOnlineCli, CtrlCDoesNotMarkAFinishedRunAsFailed) {
   make_run("max_steps: 3\n");
   tell_server("hold");
-  const pid_t sends = start_process(OCTET_PROGRAM, {"wandb", "runs/a"}, folder.path());
+  const pid_t sends = start_process(test::octet_program(), {"wandb", "runs/a"}, folder.path());
   EXPECT_TRUE(becomes_true([&] { return output().find("after Ctrl-C it goes on") != std::string::npos; }))
       << output();
   kill(sends, SIGINT);
@@ -180,7 +181,7 @@ TEST_F(WandbOnlineCli, TheIdOfTheEnvironmentIsForTheRunThatTrains) {
 }
 
 TEST_F(WandbOnlineCli, FollowEndsIfTheSenderDies) {
-  const pid_t run = start_process(OCTET_PROGRAM, arguments({{"max_steps", "100000"}, {"use_wandb", "false"}}),
+  const pid_t run = start_process(test::octet_program(), arguments({{"max_steps", "100000"}, {"use_wandb", "false"}}),
                                   folder.path());
   EXPECT_TRUE(becomes_true([&] { return metrics().size() >= 2; })) << output();
   tell_server("crash");

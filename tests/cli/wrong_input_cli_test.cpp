@@ -7,6 +7,7 @@
 
 #include "io/env.h"
 #include "support/model_fixture.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -25,7 +26,7 @@ struct WrongInputCli : testing::Test {
   }
   std::string path(const std::string& name) const { return join_path(folder.path(), name); }
   ProcessResult run(const std::vector<std::string>& arguments) {
-    return run_process(OCTET_PROGRAM, arguments, folder.path());
+    return run_process(test::octet_program(), arguments, folder.path());
   }
   // The command ends with 2 and says why.
   void expect_wrong(const std::vector<std::string>& arguments, const std::string& why) {
@@ -64,7 +65,7 @@ TEST_F(WrongInputCli, OfATokenizerOrItsInput) {
   folder.write("tokenizer.json", "{}");
   expect_wrong({"tokenize", "--tokenizer", "tokenizer.json"}, "has no `model`");
   const ProcessResult words = run_process(
-      "sh", {"-c", "echo 1 x | " OCTET_PROGRAM " tokenize --decode --tokenizer bytes"}, folder.path());
+      "sh", {"-c", "echo 1 x | " + test::octet_program() + " tokenize --decode --tokenizer bytes"}, folder.path());
   EXPECT_EQ(words.exit_code, 2);
 }
 

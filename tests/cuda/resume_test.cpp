@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "ops/device.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -28,7 +29,7 @@ class CudaResume : public testing::TestWithParam<Recipe> {
         "true",     "--eval_batches", "1"};
     for (const Words* words : {&more, &GetParam().arguments})
       arguments.insert(arguments.end(), words->begin(), words->end());
-    const ProcessResult result = run_process(OCTET_PROGRAM, arguments, folder.path());
+    const ProcessResult result = run_process(test::octet_program(), arguments, folder.path());
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }
   std::filesystem::path checkpoint(const std::string& name, int step) const {

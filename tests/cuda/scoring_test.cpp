@@ -9,11 +9,12 @@
 #include "checkpoint/model_weights.h"
 #include "cuda/fixture.h"
 #include "train/evaluate_tasks.h"
+#include "support/places.h"
 
 namespace octet::test {
 namespace {
 
-const std::string kGoldenTasks = OCTET_SOURCE_DIR "/tests/golden/eval_tasks/";
+const std::string kGoldenTasks = test::source_path("/tests/golden/eval_tasks/");
 
 struct Scored {
   std::vector<double> log_likelihoods, golden;

@@ -7,6 +7,7 @@
 #include "data/records/record_reader.h"
 #include "data/tokenizer/hf_tokenizer.h"
 #include "tiny_tokenizer.h"
+#include "support/places.h"
 
 namespace octet {
 
@@ -29,7 +30,7 @@ inline std::unique_ptr<Tokenizer> all_chats_tokenizer(
 
 // What the models' own templates make of conversations (scripts/make_chat_goldens.py).
 inline nlohmann::ordered_json chat_goldens() {
-  std::ifstream file(std::string(OCTET_SOURCE_DIR) + "/tests/golden/chat/cases.json");
+  std::ifstream file(test::source_path("/tests/golden/chat/cases.json"));
   return nlohmann::ordered_json::parse(file);
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "chat_fixture.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -38,7 +39,7 @@ TEST(ChatTemplateGolden, TextAsTheModelsTemplates) {
 TEST(ChatTemplateGolden, IdsAsTheLibrary) {
   const char* named = std::getenv("OCTET_SHARED_DATA");
   const std::filesystem::path folder =
-      (named ? std::filesystem::path(named) : std::filesystem::path(OCTET_SOURCE_DIR) / "../shared/data") /
+      (named ? std::filesystem::path(named) : std::filesystem::path(test::source_path("")) / "../shared/data") /
       "tokenizers";
   if (!std::filesystem::exists(folder / "llama3.1.json") ||
       !std::filesystem::exists(folder / "qwen2.5.json")) {

@@ -8,6 +8,7 @@
 #include "chat_fixture.h"
 #include "data/records/example_reader.h"
 #include "support/error_of.h"
+#include "support/places.h"
 #include "temporary_folder.h"
 
 namespace octet {
@@ -218,7 +219,7 @@ TEST_F(Records, ReasoningIsLearned) {
 TEST_F(Records, LlamaFactorysToolDemo) {
   const char* named = std::getenv("OCTET_SHARED_DATA");
   const std::filesystem::path file =
-      (named ? std::filesystem::path(named) : std::filesystem::path(OCTET_SOURCE_DIR) / "../shared/data") /
+      (named ? std::filesystem::path(named) : std::filesystem::path(test::source_path("")) / "../shared/data") /
       "lf_data/glaive_toolcall_en_demo.json";
   if (!std::filesystem::exists(file))
     GTEST_SKIP() << file << " is absent; OCTET_SHARED_DATA names its folder";

@@ -12,6 +12,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "temporary_folder.h"
 #include "tiny_tokenizer.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -250,7 +251,7 @@ TEST_F(Examples, LongTextInPartsHasOneBosAndOneEos) {
 
 TEST_F(Examples, ParquetChat) {
   if (!has_parquet()) GTEST_SKIP() << "built without Parquet";
-  ExampleOptions options = {.dataset = OCTET_SOURCE_DIR "/tests/data/files/chat.parquet",
+  ExampleOptions options = {.dataset = test::source_path("/tests/data/files/chat.parquet"),
                             .chat_template = ChatTemplate::Plain,
                             .on_error = OnError::Skip};
   EXPECT_THAT(read(options), ElementsAre("{Hi\n}Hello é😀<|endoftext|>"));
@@ -332,7 +333,7 @@ TEST_F(Examples, ANullFromIsNoShareGpt) {
 
 TEST_F(Examples, ALaterParquetFileWithoutTheColumnNamesWhatItHas) {
   if (!has_parquet()) GTEST_SKIP() << "built without Parquet";
-  const std::filesystem::path files = std::filesystem::path(OCTET_SOURCE_DIR) / "tests/data/files";
+  const std::filesystem::path files = std::filesystem::path(test::source_path("")) / "tests/data/files";
   std::filesystem::create_directory(folder_.file("set"));
   std::filesystem::copy_file(files / "rows.parquet", folder_.file("set/1.parquet"));
   std::filesystem::copy_file(files / "chat.parquet", folder_.file("set/2.parquet"));
@@ -347,7 +348,7 @@ TEST_F(Examples, ALaterParquetFileWithoutTheColumnNamesWhatItHas) {
 
 // A space in front of a text is added where the text begins, not where its mask changes.
 TEST(EncodeExample, SentencePieceAddsNoSpacesInside) {
-  const auto tokenizer = load_tokenizer(OCTET_SOURCE_DIR "/tests/golden/sentencepiece/mistral_v03.json");
+  const auto tokenizer = load_tokenizer(test::source_path("/tests/golden/sentencepiece/mistral_v03.json"));
   const Example example = {
       .pieces = {
           {"<s>", true, false}, {"Question:", false, false}, {" answer", false, true}, {"</s>", true, true}}};

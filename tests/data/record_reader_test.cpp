@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "temporary_folder.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -301,7 +302,7 @@ TEST(FileKinds, ByExtension) {
 class StoredFiles : public ::testing::Test {
  protected:
   static std::string stored(const std::string& name) {
-    return (std::filesystem::path(OCTET_SOURCE_DIR) / "tests/data/files" / name).string();
+    return (std::filesystem::path(test::source_path("")) / "tests/data/files" / name).string();
   }
   static std::string bytes_of(const std::string& path) {
     std::ifstream file(path, std::ios::binary);

@@ -8,11 +8,12 @@
 
 #include "data/tokenizer/stream_decoder.h"
 #include "data/tokenizer/tokenizer.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(OCTET_SOURCE_DIR) / "tests/golden/sentencepiece";
+const std::filesystem::path kFolder = std::filesystem::path(test::source_path("")) / "tests/golden/sentencepiece";
 
 class SentencePieceGolden : public ::testing::TestWithParam<const char*> {};
 

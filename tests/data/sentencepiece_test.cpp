@@ -14,6 +14,7 @@
 #include "data/tokenizer/sentencepiece_files.h"
 #include "data/tokenizer/stream_decoder.h"
 #include "temporary_folder.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -25,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string golden(const std::string& name) {
-  std::ifstream file(fs::path(OCTET_SOURCE_DIR) / "tests/golden/sentencepiece" / name, std::ios::binary);
+  std::ifstream file(fs::path(test::source_path("")) / "tests/golden/sentencepiece" / name, std::ios::binary);
   std::ostringstream bytes;
   bytes << file.rdbuf();
   return bytes.str();

@@ -8,13 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "data/tokenizer/tokenizer.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
 
 std::filesystem::path shared_data() {
   if (const char* folder = std::getenv("OCTET_SHARED_DATA")) return folder;
-  return std::filesystem::path(OCTET_SOURCE_DIR) / "../shared/data";
+  return std::filesystem::path(test::source_path("")) / "../shared/data";
 }
 
 class TokenizerGolden : public ::testing::TestWithParam<const char*> {};
@@ -25,7 +26,7 @@ TEST_P(TokenizerGolden, SameIdsAsTheLibrary) {
   if (!std::filesystem::exists(file))
     GTEST_SKIP() << file << " is not there; OCTET_SHARED_DATA names the folder of shared data";
   const auto tokenizer = load_tokenizer(file.string());
-  std::ifstream golden(std::filesystem::path(OCTET_SOURCE_DIR) / "tests/golden/tokenizers/cases.json");
+  std::ifstream golden(std::filesystem::path(test::source_path("")) / "tests/golden/tokenizers/cases.json");
   ASSERT_TRUE(golden);
   const nlohmann::json cases = nlohmann::json::parse(golden);
   ASSERT_GT(cases.size(), 50u);

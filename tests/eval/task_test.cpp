@@ -10,6 +10,7 @@
 #include "checkpoint/model_weights.h"
 #include "eval/scores.h"
 #include "support/error_of.h"
+#include "support/places.h"
 #include "support/process.h"
 #include "train/evaluate_tasks.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string kFolder = OCTET_SOURCE_DIR "/tests/golden/eval_tasks/";
+const std::string kFolder = test::source_path("/tests/golden/eval_tasks/");
 
 struct GoldenTask : testing::Test {
   GoldenTask() : model(find_model(kFolder + "model")), tokenizer(make_tokenizer(model.tokenizer)) {}

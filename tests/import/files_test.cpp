@@ -7,6 +7,7 @@
 #include <map>
 
 #include "import_support.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -240,7 +241,7 @@ class ImportedFile : public testing::TestWithParam<Case> {};
 
 TEST_P(ImportedFile, BecomesWhatIsExpected) {
   const Case& expected = GetParam();
-  const std::string path = std::string(OCTET_SOURCE_DIR "/tests/import/files/") + expected.file;
+  const std::string path = test::source_path("/tests/import/files/") + expected.file;
   const ImportResult result = import_file(path);
   EXPECT_EQ(result.tool, expected.tool);
   for (const auto& [key, value] : expected.values) EXPECT_EQ(result.value(key), value) << key;
@@ -272,7 +273,7 @@ INSTANTIATE_TEST_SUITE_P(Import, ImportedFile, testing::ValuesIn(cases()), [](co
 });
 
 TEST(ImportedFiles, EveryInputHasACase) {
-  for (const auto& entry : std::filesystem::directory_iterator(OCTET_SOURCE_DIR "/tests/import/files")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_path("/tests/import/files"))) {
     const std::string name = entry.path().filename().string();
     if (entry.is_directory() || name.starts_with("octet_")) continue;
     EXPECT_TRUE(std::ranges::any_of(cases(), [&](const Case& c) { return name == c.file; })) << name;
@@ -280,7 +281,7 @@ TEST(ImportedFiles, EveryInputHasACase) {
 }
 
 TEST(ImportedFiles, SeveralDatasetsKeepTheirWeightsAndLimits) {
-  const ImportResult result = import_file(OCTET_SOURCE_DIR "/tests/import/files/lf_interleave.yaml");
+  const ImportResult result = import_file(test::source_path("/tests/import/files/lf_interleave.yaml"));
   const TrainConfig config = test::load(result);
   ASSERT_EQ(config.dataset.size(), 2u);
   EXPECT_EQ(config.dataset[0].path, "support_chats");

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "import_support.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet {
@@ -87,7 +88,7 @@ TEST(ForeignFlags, WhatOctetHasIsTranslated) {
 }
 
 TEST(ForeignFlags, ADeepSpeedFileIsRead) {
-  const Translated result = translate({"--deepspeed", OCTET_SOURCE_DIR "/tests/import/files/ds_zero2.json"});
+  const Translated result = translate({"--deepspeed", test::source_path("/tests/import/files/ds_zero2.json")});
   EXPECT_EQ(result.value("sharding_mode"), "zero2");
   EXPECT_THAT(result.errors, IsEmpty());
 }
@@ -130,7 +131,7 @@ TEST(ForeignFlags, UnknownFlagsStayUnknown) {
 TEST(RunFile, OwnFilesMayHaveKeysOfOtherPrograms) {
   SettingsNotes notes;
   const FileSettings file =
-      read_run_file(OCTET_SOURCE_DIR "/tests/import/files/octet_with_foreign_keys.yaml", notes);
+      read_run_file(test::source_path("/tests/import/files/octet_with_foreign_keys.yaml"), notes);
   const TrainConfig config = load_train_config(file, {});
   EXPECT_EQ(config.mixed_precision, TrainConfig::Precision::Fp8);
   EXPECT_FALSE(config.use_tensorboard);
@@ -158,7 +159,7 @@ TEST(ForeignFlags, AFlagIsExplainedOnce) {
 
 TEST(RunFile, OtherProgramsFilesAreTranslatedAndSummed) {
   SettingsNotes notes;
-  const FileSettings file = read_run_file(OCTET_SOURCE_DIR "/tests/import/files/lf_qlora.yaml", notes);
+  const FileSettings file = read_run_file(test::source_path("/tests/import/files/lf_qlora.yaml"), notes);
   EXPECT_THAT(file.errors, IsEmpty());
   EXPECT_THAT(notes.notes, ElementsAre(AllOf(HasSubstr("is a configuration of LLaMA-Factory; 13 keys: "),
                                              HasSubstr("'octet import "))));
@@ -227,7 +228,7 @@ TEST(RunFile, ProcessesOfALauncherAreNamed) {
 
 TEST(RunFile, RefusedKeysAndBrokenFilesAreErrors) {
   SettingsNotes notes;
-  const FileSettings refused = read_run_file(OCTET_SOURCE_DIR "/tests/import/files/lf_dora.yaml", notes);
+  const FileSettings refused = read_run_file(test::source_path("/tests/import/files/lf_dora.yaml"), notes);
   EXPECT_THAT(test::config_error_of([&] { load_train_config(refused, {}); }), HasSubstr("octet has no DoRA"));
   const test::TemporaryFolder folder;
   const std::string broken = folder.write("a.yaml", "a: [1\n"),

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "import_support.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -192,7 +193,7 @@ const std::vector<PublicConfig>& configs() {
 
 fs::path folder() {
   const char* named = std::getenv("OCTET_SHARED_DATA");
-  return (named ? fs::path(named) : fs::path(OCTET_SOURCE_DIR) / "../shared/data") / "configs";
+  return (named ? fs::path(named) : fs::path(test::source_path("")) / "../shared/data") / "configs";
 }
 
 TEST(PublicConfigs, AreImportedOrRefusedForTheRightReason) {

@@ -9,6 +9,7 @@
 #include "import/rules.h"
 #include "import/tools.h"
 #include "import_support.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet {
@@ -299,7 +300,7 @@ TEST(ImportRules, DatasetInfoThatIsNotThereIsSaid) {
     EXPECT_EQ(fate_of(elsewhere, "dataset_dir"), "mapped");
     EXPECT_TRUE(test::has_finding(elsewhere, "no-dataset-info"));
   }
-  EXPECT_FALSE(test::has_finding(import_lf("dataset: " OCTET_SOURCE_DIR "/README.md\n"), "no-dataset-info"));
+  EXPECT_FALSE(test::has_finding(import_lf("dataset: " + test::source_path("/README.md") + "\n"), "no-dataset-info"));
   EXPECT_THAT(test::mistakes_of(import_lf("dataset: org/a\ndataset_dir: ONLINE\n")), IsEmpty());
   EXPECT_EQ(fate_of(import_lf("dataset: a\ndataset_dir: REMOTE:org/b\n"), "dataset"), "refused");
 }

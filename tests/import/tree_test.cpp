@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "import_support.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet {
@@ -123,7 +124,7 @@ TEST(SettingsTree, FilesThatCannotBeReadAreErrors) {
 
 // Cut anywhere, and with bytes replaced anywhere: an error or a tree, never a crash.
 TEST(SettingsTree, DamagedFilesNeverCrash) {
-  const std::string files = OCTET_SOURCE_DIR "/tests/import/files/";
+  const std::string files = test::source_path("/tests/import/files/");
   for (const char* name : {"lf_anchors.yaml", "ds_zero2.json", "lf_v1.yaml", "hf_training_args.json"}) {
     const std::string text = test::read_text(files + name);
     ASSERT_FALSE(text.empty()) << name;

@@ -17,6 +17,7 @@
 #include "io/http.h"
 #include "io/hub_cache.h"
 #include "temp_dir.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -36,7 +37,7 @@ class Server {
       dup2(to_child[0], 0);
       dup2(from_child[1], 1);
       for (const int fd : {to_child[0], to_child[1], from_child[0], from_child[1]}) close(fd);
-      execlp("python3", "python3", OCTET_SOURCE_DIR "/tests/io/hub_server.py", root.c_str(), nullptr);
+      execlp("python3", "python3", test::source_path("/tests/io/hub_server.py").c_str(), root.c_str(), nullptr);
       _exit(127);
     }
     close(to_child[0]);

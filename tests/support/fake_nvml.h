@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -15,7 +16,7 @@ class FakeNvml {
   explicit FakeNvml(const std::string& values) {
     set(values);
     setenv("FAKE_NVML_STATE", (folder_.path() + "/state").c_str(), 1);
-    setenv("OCTET_NVML_LIBRARY", OCTET_FAKE_NVML, 1);
+    setenv("OCTET_NVML_LIBRARY", test::fake_nvml_library().c_str(), 1);
   }
   ~FakeNvml() {
     unsetenv("FAKE_NVML_STATE");

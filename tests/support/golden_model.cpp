@@ -1,4 +1,5 @@
 #include "support/golden_model.h"
+#include "support/places.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +8,7 @@ namespace octet {
 
 GoldenModel::GoldenModel(const std::string& name, const std::string& folder)
     : file(SafetensorsFile::open(posix_env(),
-                                 OCTET_SOURCE_DIR "/tests/golden/" + folder + "/" + name + ".safetensors")),
+                                 test::source_path("/tests/golden/") + folder + "/" + name + ".safetensors")),
       config(model_config_from_hf(file.metadata().at("config"), name)),
       tokens(ints("tokens")),
       targets(ints("targets")) {

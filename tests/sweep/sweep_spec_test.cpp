@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "support/error_of.h"
+#include "support/places.h"
 
 namespace octet {
 namespace {
@@ -73,17 +74,17 @@ parameters:
 
 TEST(SweepSpec, TheProjectsOwnFilesAreRead) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(OCTET_SOURCE_DIR "/configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_path("/configs"))) {
     if (!entry.path().filename().string().starts_with("sweep_")) continue;
     const std::string path = entry.path().string();
     EXPECT_TRUE(is_sweep_file(path)) << path;
     const SweepSpec spec = read_sweep_file(path);
-    EXPECT_TRUE(std::filesystem::exists(OCTET_SOURCE_DIR "/" + spec.base_config)) << path;
+    EXPECT_TRUE(std::filesystem::exists(test::source_path("/") + spec.base_config)) << path;
     EXPECT_THAT(spec.warnings, IsEmpty()) << path;
     ++files;
   }
   EXPECT_GT(files, 1);
-  EXPECT_FALSE(is_sweep_file(OCTET_SOURCE_DIR "/configs/tinyshakespeare.yaml"));
+  EXPECT_FALSE(is_sweep_file(test::source_path("/configs/tinyshakespeare.yaml")));
   EXPECT_FALSE(is_sweep_file("nowhere.yaml"));
 }
 

@@ -1,4 +1,5 @@
 #include "tensor/floats.h"
+#include "support/places.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@ namespace {
 
 // tests/golden/README.md says how these were made: ml_dtypes, torch and the GPU agree on them.
 std::string golden(const std::string& name) {
-  std::ifstream file(std::string(OCTET_SOURCE_DIR) + "/tests/golden/fp8/" + name, std::ios::binary);
+  std::ifstream file(test::source_path("/tests/golden/fp8/") + name, std::ios::binary);
   EXPECT_TRUE(file) << name;
   return {std::istreambuf_iterator<char>(file), {}};
 }
