@@ -95,7 +95,7 @@ void report(const ChatSession& session, const ChatSession::Answer& answer) {
 void write_out(std::string_view given) {
   // What a model says must not control the terminal. Files and pipes get it as it is.
   static const bool is_terminal = isatty(STDOUT_FILENO) != 0;
-  const std::string safe = is_terminal ? terminal_safe(given) : "";
+  const std::string safe = is_terminal ? without_escapes(given) : "";
   const std::string_view text = is_terminal ? safe : given;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     fail("[stdout] cannot be written");

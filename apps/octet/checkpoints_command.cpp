@@ -91,7 +91,7 @@ int list(const Options& options) {
     if (!options.json) print_table(folder, entries, options.verify);
   }
   if (options.json)
-    fmt::print("{}\n", array.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", array.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace));
   return all_whole ? kExitDone : kExitFailure;
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/input_errors.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "checkpoint/model_weights.h"
@@ -13,7 +14,6 @@
 #include "device_options.h"
 #include "eval_model.h"
 #include "eval_tasks.h"
-#include "base/input_errors.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/dataset_items.h"

@@ -132,7 +132,7 @@ int run(const Options& options) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const NamedSchedule& each : schedules) all.push_back(to_json(each));
     fmt::print("{}\n", nlohmann::ordered_json{{"schedules", all}}.dump(
-                           1, ' ', false, nlohmann::json::error_handler_t::replace));
+                           1, ' ', true, nlohmann::json::error_handler_t::replace));
   } else {
     print_schedules(schedules, plot);
     std::fflush(stdout);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/input_errors.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "bench/gpu_rates.h"
@@ -11,7 +12,6 @@
 #include "config/config.h"
 #include "config/costly_settings.h"
 #include "import/import.h"
-#include "base/input_errors.h"
 #include "plan/coverage.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/input_errors.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/signals.h"
@@ -14,7 +15,6 @@
 #include "config/config.h"
 #include "data/datasets/prepared_list.h"
 #include "import/import.h"
-#include "base/input_errors.h"
 #include "plan/data_parts.h"
 #include "plan/data_prepare.h"
 #include "plan/data_stage.h"
@@ -52,9 +52,10 @@ void show_examples(const ExampleOptions& examples, const std::string& tokenizer_
                    loss_text(examples.loss_on, is_text), tokenizer_text(tokenizer_name, tokenizer));
     }
     const Document document = encode_example(example, tokenizer);
-    print_stdout("\nexample {}: {}; trained tokens {}\n{}\n", i + 1, marked_counts(document),
-                 color ? "in green" : "in [[ ]]",
-                 marked_text(document, tokenizer, color ? MarkStyle::Color : MarkStyle::Brackets));
+    // Not with print_stdout: marked_text() is safe to print, and may have colours of its own.
+    fmt::print("\nexample {}: {}; trained tokens {}\n{}\n", i + 1, marked_counts(document),
+               color ? "in green" : "in [[ ]]",
+               marked_text(document, tokenizer, color ? MarkStyle::Color : MarkStyle::Brackets));
   }
   if (reader->skipped().total() > 0) print_stdout("\nskipped: {}\n", reader->skipped().describe());
 }

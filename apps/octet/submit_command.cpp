@@ -69,12 +69,15 @@ std::vector<KeySetting> without(const std::vector<KeySetting>& settings,
 
 // A job that has asked for GPUs must not train on the CPU, as device auto does where the program cannot use them.
 void insist_on_gpu(SlurmJob& job, bool chooses_device) {
-  if (job.gpus_per_node == 0) return;
-  if (!chooses_device) job.arguments.emplace_back("--device=cuda");
-  if (job.octet == this_program() && !cuda_backend_built())
-    log_warning(
-        "the job asks for GPUs, but this program was built without CUDA, so the job will stop with an error; build it with "
-        "'make build CUDA=ON', or name another program with --octet");
+  if (job.gpus_per_node > 0 && !chooses_device) job.arguments.emplace_back("--device=cuda");
+}
+
+// Said before the job waits in the queue.
+void warn_if_gpus_cannot_be_used(const SlurmJob& job) {
+  if (job.gpus_per_node == 0 || job.octet != this_program() || cuda_backend_built()) return;
+  log_warning(
+      "the job asks for GPUs, but this program was built without CUDA and cannot use them; build it with 'make build CUDA=ON', "
+      "or name another program with --octet");
 }
 
 // The name of the file, short enough for what the names of a run and its tasks add to it.
@@ -228,6 +231,7 @@ SlurmJob job_of(const Options& options, std::vector<std::string>& errors) {
         options.tasks_per_node > 0 ? options.tasks_per_node : std::max<int64_t>(job.gpus_per_node, 1);
     job.name = job.run_name;
   }
+  warn_if_gpus_cannot_be_used(job);
   if (!options.job_name.empty()) job.name = options.job_name;
   if (errors.empty()) errors = check_job(job);
   return job;

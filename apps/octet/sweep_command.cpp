@@ -131,7 +131,7 @@ std::vector<std::string> base_words_in(const std::string& identity) {
 
 void write_reports(const Options& options, const SweepResults& results) {
   if (options.json) {
-    fmt::print("{}\n", sweep_json(results).dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", sweep_json(results).dump(1, ' ', true, nlohmann::json::error_handler_t::replace));
   } else {
     print_stdout("{}", sweep_text(results));
   }

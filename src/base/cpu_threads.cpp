@@ -44,21 +44,23 @@ std::optional<double> cpu_quota(const fs::path& root) {
 // More threads than that for each core cannot be meant.
 constexpr long kMostThreadsPerCore = 8;
 
-int asked_threads(int cores) {
+long asked_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");  // may be a list, for nested loops
-  if (text == nullptr) return 0;
-  return static_cast<int>(std::clamp(std::strtol(text, nullptr, 10), 0L, kMostThreadsPerCore * cores));
+  return text == nullptr ? 0 : std::max(0L, std::strtol(text, nullptr, 10));
 }
 
 }  // namespace
 
 CpuThreads default_threads(const std::string& root) {
   const int cores = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-  if (const int asked = asked_threads(cores); asked > 0) return {asked, "OMP_NUM_THREADS"};
   cpu_set_t set;
   CPU_ZERO(&set);
   // Fails on machines with more than 1,024 cores.
   const int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : cores;
+  if (const long asked = asked_threads(), most = kMostThreadsPerCore * allowed; asked > 0) {
+    return {static_cast<int>(std::min(asked, most)),
+            asked <= most ? "OMP_NUM_THREADS" : fmt::format("OMP_NUM_THREADS, limited to {}", most)};
+  }
   const std::optional<double> quota = cpu_quota(root);
   const int by_quota = quota ? std::max(1, static_cast<int>(std::ceil(*quota - 1e-6))) : allowed;
   if (by_quota < allowed) {

@@ -41,7 +41,7 @@ std::string without_logins(std::string_view text) {
   }
 }
 
-std::string terminal_safe(std::string_view text) {
+std::string without_escapes(std::string_view text) {
   std::string result;
   result.reserve(text.size());
   while (!text.empty()) {
@@ -56,7 +56,11 @@ std::string terminal_safe(std::string_view text) {
     }
     text.remove_prefix(character.size);
   }
-  return without_logins(result);
+  return result;
+}
+
+std::string terminal_safe(std::string_view text) {
+  return without_logins(without_escapes(text));
 }
 
 }  // namespace octet

@@ -11,6 +11,9 @@ namespace octet {
 // the user and password that they hold. Whatever is printed or logged passes here: see base/print.h and log_line().
 std::string terminal_safe(std::string_view text);
 
+// The same without the change of URLs: for what a model or a dataset says.
+std::string without_escapes(std::string_view text);
+
 // "http://user:password@host" with *** in place of the user and the password, wherever the text has a URL.
 std::string without_logins(std::string_view text);
 

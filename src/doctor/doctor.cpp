@@ -107,7 +107,7 @@ std::string doctor_json(const DoctorReport& report) {
     for (const auto& [name, value] : result.figures) item["figures"][name] = value;
     json["checks"].push_back(std::move(item));
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace octet

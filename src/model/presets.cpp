@@ -81,6 +81,7 @@ ModelConfig resolve_model(const ModelConfig& base, const ModelSizes& sizes) {
   set(c.heads, sizes.heads);
   set(c.max_positions, sizes.max_positions);
   if (sizes.tied_head) c.tied_head = *sizes.tied_head;
+  if (c.pad_id && *c.pad_id >= c.vocab) c.pad_id.reset();
 
   if (base.kv_heads == base.heads) c.kv_heads = c.heads;
   set(c.kv_heads, sizes.kv_heads);

@@ -1,5 +1,6 @@
 #include "plan/data_note.h"
 
+#include "base/safe_text.h"
 #include "base/text.h"
 #include "plan/marked_text.h"
 
@@ -78,7 +79,7 @@ std::string first_example_text(const DatasetNote& note, const Tokenizer& tokeniz
   constexpr size_t kMost = 600;
   if (note.first.tokens.empty()) return "";
   return fmt::format(
-      "first example of {} ({}; {}):\n{}\n", note.dataset, marked_counts(note.first),
+      "first example of {} ({}; {}):\n{}\n", terminal_safe(note.dataset), marked_counts(note.first),
       color ? "trained tokens in green" : "trained tokens in [[ ]]",
       marked_text(note.first, tokenizer, color ? MarkStyle::Color : MarkStyle::Brackets, kMost));
 }

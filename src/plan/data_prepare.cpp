@@ -5,12 +5,12 @@
 #include <filesystem>
 
 #include "base/hash.h"
+#include "base/input_errors.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "data/records/record_reader.h"
 #include "io/cache_folder.h"
 #include "io/checked_files.h"
-#include "base/input_errors.h"
 #include "report/console.h"
 #include "report/table.h"
 #include "report/text.h"

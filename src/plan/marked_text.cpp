@@ -57,7 +57,7 @@ std::string marked_text(const Document& document, const Tokenizer& tokenizer, Ma
     while (end < tokens.size() && document.is_target[end] == document.is_target[i]) ++end;
     const std::span<const int32_t> part = tokens.subspan(i, end - i);
     stretches.push_back({document.is_target[i] != 0,
-                         terminal_safe(i == 0 ? tokenizer.decode(part) : tokenizer.decode_continued(part))});
+                         without_escapes(i == 0 ? tokenizer.decode(part) : tokenizer.decode_continued(part))});
     i = end;
   }
   cut_middle(stretches, most);

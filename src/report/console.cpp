@@ -218,10 +218,14 @@ void Console::step(const StepRecord& record) {
 }
 
 void Console::print(std::string_view text) {
+  print_coloured(terminal_safe(text));
+}
+
+void Console::print_coloured(std::string_view safe_text) {
   std::lock_guard lock(mutex_);
   if (mode_ == ConsoleMode::Quiet) return;
   erase_bar();
-  std::string shown = terminal_safe(text);
+  std::string shown(safe_text);
   if (!shown.ends_with('\n')) shown += '\n';
   write_out(shown);
   draw_bar();

@@ -68,6 +68,8 @@ class Console {
   void step(const StepRecord& record);
   // Prints text (a table, a summary) above the bar, with a newline added where it has none. Not when quiet.
   void print(std::string_view text);
+  // The same of a text that has octet's own colours. Whatever others wrote in it must be terminal_safe() already.
+  void print_coloured(std::string_view safe_text);
   // Erases the bar for good, until begin().
   void finish();
 

@@ -436,8 +436,9 @@ def lock_in_turn(job, status):
 def leave_current_folder():
     """wandb takes settings from wandb/settings in the current folder, and so the server that gets the key and the run. That
     folder may be somebody else's."""
+    files = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "NETRC")
     for name, value in os.environ.items():
-        if name.startswith("WANDB_") and name.endswith("_DIR") and value:
+        if value and (name in files or (name.startswith("WANDB_") and name.endswith(("_DIR", "_FILE")))):
             os.environ[name] = os.path.abspath(value)
     os.chdir("/")
 

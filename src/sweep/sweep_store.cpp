@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/json_values.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "io/temporary_file.h"
 
@@ -75,15 +75,6 @@ Json read_json(Env& env, const std::string& path) {
   } catch (const IoError&) {
     return {};
   }
-}
-
-// A file that is still unreadable long after it was written is damaged, and every agent would wait for it.
-void refuse_damaged(const std::string& path) {
-  constexpr auto kWritingTime = std::chrono::minutes(2);
-  std::error_code code;
-  const auto written = fs::last_write_time(path, code);
-  if (code || fs::file_time_type::clock::now() - written < kWritingTime) return;
-  fail("[{}] is damaged: it has no \"values\"; remove it, and the next agent decides on this run again", path);
 }
 
 std::string text_of(const Json& json) {
@@ -153,7 +144,12 @@ bool SweepStore::create_whole(const std::string& target, const std::string& text
     code = fd < 0 ? errno : 0;
     if (fd >= 0) {
       ::close(fd);
-      env_.write_synced(target, text);
+      try {
+        env_.write_synced(target, text);
+      } catch (const IoError&) {
+        env_.sys_unlink(target);
+        throw;
+      }
     }
   }
   env_.sys_unlink(temporary);
@@ -189,6 +185,29 @@ std::string SweepStore::open(const std::string& identity, uint64_t seed, bool on
   }
 }
 
+// Whether a file that says nothing has done so for longer than an agent may be silent. A file is complete when it appears,
+// except on file systems without links.
+bool SweepStore::is_damaged(const std::string& file) {
+  try {
+    env_.read_text(file);
+  } catch (const IoError&) {  // it cannot be read now, which says nothing about what is in it
+    return false;
+  }
+  const auto [since, is_new] = unreadable_since_.try_emplace(file, Clock::now());
+  if (is_new || seconds_since(since->second) <= lease_seconds_) return false;
+  if (warned_of_.insert(file).second)
+    log_warning(
+        "[{}] is damaged; its run counts as failed. To repeat the run, remove all files of its number", file);
+  return true;
+}
+
+TrialResult SweepStore::failed_by_damage(int64_t index) const {
+  return {.state = TrialState::Failed,
+          .metric = {},
+          .reason = fmt::format("a file of {} in {}/trials is damaged", run_name(index), folder_),
+          .exit_code = 1};
+}
+
 std::vector<Trial> SweepStore::scan() {
   std::map<int64_t, Trial> found;
   std::map<int64_t, int64_t> freed;
@@ -203,7 +222,7 @@ std::vector<Trial> SweepStore::scan() {
       if (!values_.contains(*index)) {
         const Json json = read_json(env_, path(*index, "json"));
         if (!json.contains("values") || !json["values"].is_array()) {
-          refuse_damaged(path(*index, "json"));
+          if (is_damaged(path(*index, "json"))) trial.result = failed_by_damage(*index);
           continue;
         }
         SweepValues values;
@@ -218,8 +237,11 @@ std::vector<Trial> SweepStore::scan() {
       trial.values = values_[*index];
     } else if (what == "result.json") {
       if (!results_.contains(*index)) {
-        if (const auto result = result_of(read_json(env_, path(*index, "result.json"))))
+        if (const auto result = result_of(read_json(env_, path(*index, "result.json")))) {
           results_[*index] = *result;
+        } else if (is_damaged(path(*index, "result.json"))) {
+          results_[*index] = failed_by_damage(*index);
+        }
       }
       if (results_.contains(*index)) trial.result = results_[*index];
     } else if (what.starts_with("claim.")) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -97,6 +98,8 @@ class SweepStore {
   std::string path(int64_t index, std::string_view what) const;
   bool create_whole(const std::string& path, const std::string& text);
   bool is_dead(int64_t index, int64_t generation);
+  bool is_damaged(const std::string& file);
+  TrialResult failed_by_damage(int64_t index) const;
 
   Env& env_;
   std::string folder_;
@@ -106,6 +109,8 @@ class SweepStore {
     Clock::time_point since;
   };
   std::map<std::pair<int64_t, int64_t>, Beat> beats_;
+  std::map<std::string, Clock::time_point> unreadable_since_;
+  std::set<std::string> warned_of_;
   std::map<int64_t, SweepValues> values_;
   std::map<int64_t, TrialResult> results_;
 };

@@ -4,13 +4,13 @@
 #include <array>
 #include <sstream>
 
+#include "base/input_errors.h"
 #include "base/log.h"
 #include "checkpoint/resume.h"
 #include "config/assumptions.h"
 #include "config/costly_settings.h"
 #include "config/step_range.h"
 #include "dist/socket.h"
-#include "base/input_errors.h"
 #include "plan/device_choice.h"
 #include "report/text.h"
 #include "train/run_files.h"

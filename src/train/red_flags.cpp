@@ -50,7 +50,7 @@ std::vector<RedFlag> RedFlags::look(const Step& step, const std::vector<double>&
   std::vector<RedFlag> flags;
   ++steps_here_;
   look_at_loss(step, losses, flags);
-  look_at_rise(losses, flags);
+  if (flags.empty()) look_at_rise(losses, flags);
   if (step.spike) {
     spikes_.push_back(step.step);
     while (spikes_.front() <= step.step - Limits::kSpikeSteps) spikes_.pop_front();
@@ -116,8 +116,12 @@ void RedFlags::look_at_rise(const std::vector<double>& losses, std::vector<RedFl
                                  losses.end());
   const double now = median(last), lowest = std::min(lowest_level_.value_or(now), now);
   lowest_level_ = lowest;
-  if (now < lowest + std::max(Limits::kMostRiseAboveLowest * lowest, Limits::kLeastRise)) return;
-  if (quantile(last, 0.25) <= lowest || is_raised("loss_not_falling")) return;
+  // Of normal scatter: the quartiles are 1.35 deviations apart, and a median's error is 1.25 deviations / sqrt(n).
+  const double deviation = (quantile(last, 0.75) - quantile(last, 0.25)) / 1.35;
+  const double error = 1.25 * deviation / std::sqrt(static_cast<double>(last.size()));
+  if (now - lowest <
+      std::max({Limits::kMostRiseAboveLowest * lowest, Limits::kLeastRise, Limits::kLeastErrors * error}))
+    return;
   raise(
       flags, "loss_rising",
       fmt::format(

@@ -27,9 +27,10 @@ struct RedFlagLimits {
   static constexpr double kMostRise = 0.10;
   static constexpr size_t kFirstLosses = 20;
 
-  // loss_rising: the median of the last losses against the lowest such median before. A run that diverges slowly has no
-  // spike. Losses near 0 change by more than that without harm.
-  static constexpr double kMostRiseAboveLowest = 0.20, kLeastRise = 0.1;
+  // loss_rising: the median of the last losses against the lowest such median of this process. A run that diverges slowly
+  // has no spike. Losses near 0 change by more than a fifth without harm. The lowest of thousands of medians is far below
+  // their mean where losses scatter, so the rise must also be many standard errors of a median.
+  static constexpr double kMostRiseAboveLowest = 0.20, kLeastRise = 0.1, kLeastErrors = 12;
 
   // worse_than_guessing: the first loss against ln(vocabulary), which a model has that knows nothing. Random weights are up
   // to about 15 % above it. Weights that read the ids of another tokenizer are sure of the wrong tokens.

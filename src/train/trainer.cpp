@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "base/input_errors.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/signals.h"
@@ -12,7 +13,6 @@
 #include "checkpoint/resume.h"
 #include "config/step_range.h"
 #include "io/mapping_faults.h"
-#include "base/input_errors.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/device_choice.h"
@@ -396,7 +396,7 @@ class Run {
   void show_example() {
     const DataChoice& data = stages_.data;
     if (data.data.train.empty() || !data.data.train[0].note || data.tokenizer_source.empty()) return;
-    console_.print(fmt::format(
+    console_.print_coloured(fmt::format(
         "\n{}", first_example_text(*data.data.train[0].note, *data.tokenizer, console_.traits().color)));
   }
 

@@ -1,5 +1,6 @@
 #include "base/cpu_threads.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -42,7 +43,8 @@ TEST_F(DefaultThreads, AllCoresUnlessSomethingLimitsThem) {
 
 TEST_F(DefaultThreads, AnAbsurdNumberIsLimited) {
   setenv("OMP_NUM_THREADS", "100000000000000000000", 1);
-  EXPECT_LE(threads().count, 8 * sysconf(_SC_NPROCESSORS_ONLN));
+  EXPECT_EQ(threads().count, 8 * cores());
+  EXPECT_EQ(threads().reason, fmt::format("OMP_NUM_THREADS, limited to {}", 8 * cores()));
   setenv("OMP_NUM_THREADS", "2", 1);
   EXPECT_EQ(threads().count, 2);
 }

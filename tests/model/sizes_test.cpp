@@ -42,6 +42,11 @@ TEST(ModelSizesTest, OverAPresetOnlyWhatFollowsChanges) {
   EXPECT_EQ(gpt2.ffn, 512);
   EXPECT_EQ(resolve_model("gpt2-tiny", {.heads = 128}).head_dim, 1);  // odd, but valid without a rotation
 
+  // A padding token that a smaller vocabulary does not have.
+  ModelConfig padded = resolve_model("llama-tiny", {});
+  padded.pad_id = static_cast<int32_t>(padded.vocab - 1);
+  EXPECT_EQ(resolve_model(padded, {.layers = 7}).pad_id, padded.pad_id);
+  EXPECT_FALSE(resolve_model(padded, {.vocab = padded.vocab / 2}).pad_id);
   const ModelConfig deeper = resolve_model("llama-tiny", {.layers = 7, .max_positions = 4096});
   EXPECT_EQ(deeper.ffn, model_preset("llama-tiny").ffn);
   EXPECT_EQ(deeper.kv_heads, 2);

@@ -253,6 +253,8 @@ std::pair<std::string, std::string> streams_of(ConsoleMode mode) {
     console.begin(0, 1000);
     console.advance(249);
     console.print("a table");
+    console.print("\x1b[32mnot ours\x1b[0m");
+    console.print_coloured("\x1b[32mours\x1b[0m");
     StepRecord record = example_record();
     record.samples = {"Once \x1b[2J upon"};
     console.step(record);
@@ -268,7 +270,7 @@ std::pair<std::string, std::string> streams_of(ConsoleMode mode) {
 
 TEST(Console, PlainLinesHaveNoEscapesAndNoBar) {
   const auto [out, err] = streams_of(ConsoleMode::Auto);  // a file is no terminal
-  EXPECT_THAT(out, StartsWith("a table\n" + format_step(example_record()) + " | ETA "));
+  EXPECT_THAT(out, StartsWith("a table\n\\x1b[32mnot ours\\x1b[0m\n\x1b[32mours\x1b[0m\n" + format_step(example_record()) + " | ETA "));
   EXPECT_THAT(out, EndsWith("s\nsample: Once \\x1b[2J upon\n"));
   EXPECT_EQ(err, "for information\nwarning: look out\n");
 }

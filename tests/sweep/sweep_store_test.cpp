@@ -141,12 +141,22 @@ TEST_F(SweepStoreTest, HalfWrittenFilesAreNotThereYet) {
   EXPECT_FALSE(mine.scan().at(2).result);
 }
 
-TEST_F(SweepStoreTest, ADamagedFileIsNotWaitedForForever) {
-  SweepStore mine = store();
+TEST_F(SweepStoreTest, ARunWithADamagedFileFailsAfterTheLease) {
+  SweepStore mine = store(0), patient = store();
   mine.open("x", 1);
-  const std::string file = folder.write("sweep/trials/0000.json", "{\"index\": 0, \"val");
-  fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
-  EXPECT_THAT(error_of([&] { mine.scan(); }), AllOf(HasSubstr("0000.json] is damaged"), HasSubstr("remove it")));
+  folder.write("sweep/trials/0000.json", "{\"index\": 0, \"val");
+  mine.create(1, {"v"});
+  folder.write("sweep/trials/0001.result.json", "{\"state\": \"fin");
+  for (int look = 0; look < 2; ++look) {
+    mine.scan();
+    patient.scan();
+  }
+  for (const Trial& trial : mine.scan()) {
+    ASSERT_TRUE(trial.result) << trial.index;
+    EXPECT_EQ(trial.result->state, TrialState::Failed);
+    EXPECT_THAT(trial.result->reason, HasSubstr("is damaged"));
+  }
+  for (const Trial& trial : patient.scan()) EXPECT_FALSE(trial.result) << trial.index;
 }
 
 TEST_F(SweepStoreTest, AnotherSweepInTheFolderIsAnError) {

@@ -127,6 +127,14 @@ TEST(RedFlags, ALossThatRisesSlowlyIsAFlag) {
   });
   ASSERT_THAT(kinds(rising.raised), ElementsAre("loss_rising"));
   EXPECT_THAT(rising.raised[0].text, HasSubstr("learning_rate (now 0.0003)"));
+  // Scattering losses, as those of small batches, have medians far below and above their mean in a long run.
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    Series noisy({.warmup_steps = 0, .uniform_loss = 11.9, .learning_rate = 1e-5});
+    std::mt19937 random(seed);
+    std::normal_distribution<double> scatter(0.0, 0.1 * (1 + seed % 4));
+    noisy.run(5000, [&](int64_t) { return std::max(0.01, 1.1 + scatter(random)); });
+    EXPECT_THAT(noisy.raised, IsEmpty()) << seed;
+  }
   // Harder data of which the loss stays 10 % higher is no divergence.
   step_up.run(600, [&](int64_t step) { return falls(step) + (step > 300 ? 0.3 : 0); });
   EXPECT_THAT(step_up.raised, IsEmpty());

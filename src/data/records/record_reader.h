@@ -40,9 +40,9 @@ template <class... Args>
 }
 
 // RecordLimits::stop has said so.
-class ReadingStopped : public Error {
+class ReadingStopped : public StoppedError {
  public:
-  using Error::Error;
+  using StoppedError::StoppedError;
 };
 
 class RecordReader {

@@ -31,17 +31,24 @@ class TextRecords final : public RecordReader {
       // Only an empty document between two markers is skipped, not the empty last part of a long text.
       if (document.empty() && record.is_begin) continue;
       const size_t bad = find_invalid_utf8(document);
+      if (first_byte_ == 0 && (document.starts_with("\xff\xfe") || document.starts_with("\xfe\xff"))) {
+        fail_record(SkipReason::InvalidUtf8, "[{}] is UTF-16; convert it with 'iconv -f UTF-16 -t UTF-8'",
+                    bytes_.stream().path());
+      }
       if (bad != std::string_view::npos) {
         fail_record(SkipReason::InvalidUtf8, "[{}] invalid UTF-8 at byte {}", bytes_.stream().path(),
                     first_byte_ + static_cast<int64_t>(bad));
       }
       // A stray NUL does no harm. Many of them are binary data, or characters of two bytes.
       const auto nuls = std::count(document.begin(), document.end(), '\0');
-      if (100 * nuls > std::ssize(document)) {
-        fail_record(SkipReason::InvalidUtf8,
-                    "[{}] {} of {} bytes from byte {} on are NUL: this is binary data, or UTF-16 (convert it with 'iconv -f UTF-16 "
-                    "-t UTF-8')",
-                    bytes_.stream().path(), nuls, document.size(), first_byte_);
+      if (nuls >= 16 && 100 * nuls > std::ssize(document)) {
+        const bool is_big_endian = document[0] == '\0';
+        fail_record(
+            SkipReason::InvalidUtf8,
+            "[{}] {} of {} bytes from byte {} on are NUL: this is binary data, or UTF-16 (convert it with 'iconv -f {} "
+            "-t UTF-8')",
+            bytes_.stream().path(), nuls, document.size(), first_byte_,
+            is_big_endian ? "UTF-16BE" : "UTF-16LE");
       }
       record.value = nlohmann::json::object();
       record.value["text"] = std::move(document);
