@@ -102,6 +102,7 @@ void RedFlags::look_at_loss(const Step& step, const std::vector<double>& losses,
     return;
   }
   if (now < (1 + Limits::kMostRise) * *first_level_ || quantile(last, 0.25) <= *first_level_) return;
+  if (is_raised("loss_rising")) return;  // it says the same
   raise(
       flags, "loss_not_falling",
       fmt::format(

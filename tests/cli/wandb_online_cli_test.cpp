@@ -96,9 +96,11 @@ TEST_F(WandbOnlineCli, ARunWaitsForTheSenderOfItsEarlierPart) {
     return output().find("waiting for W&B, at most 60 s") != std::string::npos;
   })) << output();
   EXPECT_TRUE(sent().is_null());
+  const std::string waits = "waiting for the earlier sender of this run to end";
+  EXPECT_TRUE(becomes_true([&] { return output().find(waits) != std::string::npos; })) << output();
   close(file);
   EXPECT_EQ(wait_for_process(run), 0) << output();
-  const std::string text = output(), waits = "waiting for the earlier sender of this run to end";
+  const std::string text = output();
   EXPECT_NE(text.find(waits), std::string::npos) << text;
   EXPECT_EQ(text.find(waits), text.rfind(waits));
   EXPECT_EQ(sent_steps(), (Steps{1, 2, 3, 4, 5, 6}));

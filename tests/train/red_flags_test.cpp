@@ -112,7 +112,7 @@ TEST(RedFlags, AFineTuneMayStayAtALowLossButMustNotRise) {
   EXPECT_THAT(flat.raised, IsEmpty());
   EXPECT_THAT(noisy.raised, IsEmpty());
   rising.run(500, [](int64_t step) {
-    return 1.1 + 0.005 * static_cast<double>(std::min<int64_t>(step, 80)) + noise(step, 0.05);
+    return 1.1 + 0.002 * static_cast<double>(std::min<int64_t>(step, 80)) + noise(step, 0.05);
   });
   ASSERT_THAT(kinds(rising.raised), ElementsAre("loss_not_falling"));
   EXPECT_THAT(rising.raised[0].text, HasSubstr("has risen from"));
