@@ -14,9 +14,9 @@ demo: configure
 	cmake --build --preset release -j $(JOBS) --target octet
 	build/release/octet train
 
-# One test more at a time than there are cores, because some mostly wait.
+# One test more at a time than there are cores, because some mostly wait. .ci/nightly runs those that take minutes.
 test: build
-	ctest --preset release -j $$(($(JOBS) + 1)) -LE gpu
+	ctest --preset release -j $$(($(JOBS) + 1)) -LE "gpu|nightly"
 
 build: configure
 	cmake --build --preset release -j $(JOBS)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds octet with a sanitizer and runs the CPU tests under it, except those of SLURM and of installation:
+# Builds octet with a sanitizer and runs the CPU tests under it, except those that .ci/nightly alone runs:
 #   scripts/check_sanitizers.sh asan-ubsan   # address and undefined behaviour
 #   scripts/check_sanitizers.sh tsan         # threads
 # A whole test program is one process: the address sanitizer looks for leaks at the end of each process, which takes
@@ -30,7 +30,7 @@ failed=0
 [[ -n $(find "$programs" -maxdepth 1 -name '*_tests') ]] || { echo "no test program was built"; exit 1; }
 find "$programs" -maxdepth 1 -name '*_tests' -printf '%f\n' | grep -vE '^(apps|cli|dist)_tests$' | sort |
   xargs -P "$(nproc)" -I{} bash -c 'run_program {}' || failed=1
-ASAN_OPTIONS=detect_leaks=0 ctest --preset "$preset" --no-tests=error -j "$(nproc)" -LE 'gpu|slurm' -R '^(apps|cli|dist|fuzz)\.' --timeout 900 \
+ASAN_OPTIONS=detect_leaks=0 ctest --preset "$preset" --no-tests=error -j "$(nproc)" -LE 'gpu|nightly' -R '^(apps|cli|dist|fuzz)\.' --timeout 900 \
   > "$logs/ctest.log" 2>&1 || failed=1
 grep -E "tests passed|\(Failed\)|\(Timeout\)|Exception" "$logs/ctest.log"
 exit $failed
