@@ -66,7 +66,7 @@ int run(const Options& options) {
 Command import_command() {
   CommandBuilder<Options> builder("import", "Turn a configuration of another program into one of octet");
   builder.line.about =
-      "Reads a configuration of LLaMA-Factory, DeepSpeed, Accelerate, Axolotl, torchtune, Transformers' "
+      "Reads a configuration of LLaMA-Factory, DeepSpeed, Accelerate, Axolotl, Transformers' "
       "TrainingArguments or TRL, and prints it as a configuration of octet. Every value has a comment that says "
       "where it came from.\n"
       "A report on stderr lists every key: mapped, derived, ignored, warned of or refused, each with the reason. It "

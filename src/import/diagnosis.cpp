@@ -14,7 +14,6 @@ namespace {
 bool is_fp8(const Importer& importer) {
   const SettingsTree& tree = importer.main_tree();
   if (importer.tool().name == "Axolotl" && !tree.is_on("fp8")) return false;
-  if (importer.tool().name == "torchtune" && !tree.is_on("enable_fp8_training")) return false;
   return importer.value("mixed_precision") == "fp8";
 }
 
@@ -81,16 +80,13 @@ void check_recompute(Importer& importer) {
 void check_compile(Importer& importer) {
   const std::string backend = plain_word(importer.main_tree().text("fp8_config.backend"));
   const bool torchao = backend == "ao" || backend == "torchao" ||
-                       (importer.main_tree().is_on("fp8") && importer.main_tree().has("base_model")) ||
-                       importer.main_tree().is_on("enable_fp8_training");
+                       (importer.main_tree().is_on("fp8") && importer.main_tree().has("base_model"));
   const bool compiles =
       first_on(importer, {"torch_compile", "compile", "dynamo_config.dynamo_backend", "dynamo_backend"});
   if (!torchao || compiles || !is_fp8(importer)) return;
   importer.find(
       {.name = "torchao-without-compile",
-       .where = origin_of(importer, !backend.empty()                  ? "backend"
-                                    : importer.main_tree().has("fp8") ? "fp8"
-                                                                      : "enable_fp8_training"),
+       .where = origin_of(importer, backend.empty() ? "fp8" : "backend"),
        .there = "torchao's FP8 without torch.compile runs casts as separate kernels and is slower than BF16",
        .here = "fuses the casts into its kernels"});
 }

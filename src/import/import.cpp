@@ -18,8 +18,6 @@ ImportResult import_tree(SettingsTree tree, const Tool* tool) {
   if (tree.leaves.empty()) fail_config("{} is empty; there is nothing to import", tree.file);
   if (!tool) tool = tool_of(tree);
   if (!tool) {
-    std::vector<std::string_view> names;
-    for (const Tool* known : tools()) names.push_back(known->name);
     if (is_own_configuration(tree)) {
       fail_config("{} has only keys of octet: there is nothing to import; use it with 'octet train {}'{}",
                   tree.file, tree.file,
@@ -28,7 +26,7 @@ ImportResult import_tree(SettingsTree tree, const Tool* tool) {
                         "it with the defaults of that"
                       : "");
     }
-    fail_config("{} is not recognised as a configuration of {}", tree.file, fmt::join(names, ", "));
+    fail_config("{} is not recognised as a configuration of {}", tree.file, tool_names());
   }
   ImportResult result = Importer(*tool, std::move(tree)).run();
   const bool has_meaning = std::ranges::any_of(result.verdicts, [](const Verdict& verdict) {

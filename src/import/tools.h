@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,7 +16,6 @@ const Tool& llamafactory_v1_tool();
 const Tool& hf_trainer_tool();  // TrainingArguments, SFTConfig of TRL
 const Tool& deepspeed_tool();
 const Tool& axolotl_tool();
-const Tool& torchtune_tool();
 const Tool& accelerate_tool();
 
 // The rows of TrainingArguments, which other tools include; and several tables as one.
@@ -23,10 +23,11 @@ std::span<const ToolKey> hf_training_keys();
 std::vector<ToolKey> joined_keys(std::initializer_list<std::span<const ToolKey>> tables);
 
 std::span<const Tool* const> tools();
+std::string tool_names();  // with commas
 
 inline constexpr int kLikelyScore = 50;  // of a file that belongs to a tool
 
-// The tool that a file belongs to. nullptr: octet's own, because every key is octet's or no tool is likely.
+// The tool that a file belongs to; torchtune is an error. nullptr: octet's own, because every key is octet's or no tool is likely.
 const Tool* tool_of(const SettingsTree& tree);
 
 // Whether a file with octet's keys alone could be the Hugging Face Trainer's as well: every key is spelled as there.

@@ -153,13 +153,9 @@ TEST(ImportDifferences, ChatmlHasNoSystemMessageElsewhere) {
   const std::string trl =
       "output_dir: out/a\nper_device_train_batch_size: 1\nper_device_eval_batch_size: 1\npush_to_hub: false\nseed: 1\nbf16: true\nmodel_name_or_path: a/b\n"
       "chat_template: \"<|im_start|>{{ m }}\"\n";
-  const std::string tune =
-      "model: {_component_: torchtune.models.mistral.mistral_7b}\n"
-      "tokenizer: {_component_: torchtune.models.mistral.mistral_tokenizer, prompt_template: "
-      "torchtune.data.ChatMLTemplate}\n";
   for (const ImportResult& result :
        {import_axolotl(data), import_axolotl(old), import_axolotl("chat_template: chatml\n"),
-        import_text(trl), import_text(tune)}) {
+        import_text(trl)}) {
     EXPECT_EQ(result.value("chat_template"), "chatml") << import_report(result);
     ASSERT_NE(result.find("default_system"), nullptr) << import_report(result);
     EXPECT_EQ(result.value("default_system"), "");
