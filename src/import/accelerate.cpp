@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "import/fsdp_rules.h"
-#include "import/key_groups.h"
+#include "import/key_table.h"
 #include "import/rules.h"
 #include "import/tools.h"
 #include "import/torch_rules.h"
@@ -35,34 +35,6 @@ std::string fp8_backend(const SettingsTree& tree) {
   if (word == "torchao") word = "ao";
   if (word == "ms-amp" || word == "ms_amp") word = "msamp";
   return word;
-}
-
-void environment_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.text == "AMAZON_SAGEMAKER") {
-    importer.refuse(leaf, "octet does not start jobs at SageMaker; start 'octet train' there yourself");
-  } else {
-    importer.ignore(leaf, "octet runs where it is started");
-  }
-}
-
-void type_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string word = plain_word(leaf.text);
-  if (word == "no" || word == "false") {
-    importer.ignore(leaf, "one process");
-  } else if (word == "multi_gpu") {
-    importer.map(leaf, "sharding_mode", "none",
-                 "every GPU has a whole copy; zero1 gives the same results in less memory");
-  } else if (word == "fsdp") {
-    importer.derive(leaf, "fsdp_config gives sharding_mode");
-  } else if (word == "deepspeed") {
-    importer.derive(leaf, "deepspeed_config gives sharding_mode");
-  } else if (word == "multi_cpu") {
-    importer.map(leaf, "device", "cpu");
-  } else if (word == "megatron_lm") {
-    importer.refuse(leaf, "octet has no tensor and pipeline parallelism; use distributed_type FSDP");
-  } else {
-    importer.refuse(leaf, "octet runs on NVIDIA GPUs and on CPUs");
-  }
 }
 
 void precision_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -115,18 +87,12 @@ void backend_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void format_rule(Importer& importer, const TreeLeaf& leaf) {
-  importer.map(leaf, "fp8_format", plain_word(leaf.text));
-}
-
 void interval_of_scales_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.map(leaf, "fp8_interval", leaf.text);
   if (leaf.number() && leaf.number() != 1.0) {
-    importer.find(
-        {.name = "fp8-interval",
-         .where = leaf.describe(),
-         .there = "Transformer Engine has no such argument any more; a value other than 1 ends the run",
-         .here = "updates the scales every so many steps"});
+    importer.find("fp8-interval", leaf,
+                  "Transformer Engine has no such argument any more; a value other than 1 ends the run",
+                  "updates the scales every so many steps");
   }
 }
 
@@ -148,24 +114,20 @@ void algorithm_rule(Importer& importer, const TreeLeaf& leaf) {
   const std::string word = plain_word(leaf.text);
   importer.map(leaf, "fp8_amax_compute", word);
   if (word == "most_recent") {
-    importer.find(
-        {.name = "accelerate-most-recent",
-         .where = leaf.describe(),
-         .there = "Accelerate hands on only values that differ from its own default, which is most_recent; "
+    importer.find("accelerate-most-recent", leaf,
+                  "Accelerate hands on only values that differ from its own default, which is most_recent; "
                   "Transformer Engine then uses max",
-         .here = "uses most_recent"});
+                  "uses most_recent");
   }
 }
 
 void override_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.kind == TreeLeaf::Kind::Scalar && leaf.text.starts_with('(')) {
     importer.find(
-        {.name = "override-linear-precision-text",
-         .where = leaf.describe(),
-         .there =
-             "(false, false, false) is a text in YAML, not a list; Accelerate stops with \"invalid truth "
-             "value (\"",
-         .here = "reads it as a list"});
+        "override-linear-precision-text", leaf,
+        "(false, false, false) is a text in YAML, not a list; Accelerate stops with \"invalid truth "
+        "value (\"",
+        "reads it as a list");
   }
   std::string words;
   for (const std::string& item : leaf.list()) words += plain_word(item) + " ";
@@ -175,23 +137,6 @@ void override_rule(Importer& importer, const TreeLeaf& leaf) {
         "octet runs forward and both backward products of a layer in FP8, or none; see fp8_skip_layers");
   } else {
     importer.ignore(leaf, "all three products in FP8, as in octet");
-  }
-}
-
-void mxfp8_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.map(leaf, "fp8_recipe", "mxfp8",
-                 "octet has no kernels for it yet and runs delayed in its place");
-  }
-}
-
-void zero_stage_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (const auto mode = sharding_of_zero_stage(leaf.text)) {
-    importer.map(leaf, "sharding_mode", *mode);
-  } else {
-    importer.refuse(leaf, "expected 0, 1, 2 or 3");
   }
 }
 
@@ -215,71 +160,62 @@ void mesh_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-constexpr ToolKey kKeys[] = {
-    {"compute_environment", Fate::Ignored, "", "", environment_rule},
-    {"distributed_type", Fate::Derived, "sharding_mode", "", type_rule},
-    {"mixed_precision", Fate::Mapped, "mixed_precision", "", precision_rule},
-    {"fp16", Fate::Warned, "", "", fp16_rule},
-    {"num_processes", Fate::Derived, "", "", processes_rule},
-    {"num_machines", Fate::Derived, "", "one 'octet launch' per machine, or srun; see docs/ranks.md"},
-    {"machine_rank", Fate::Ignored, "", "octet launch --node_rank, or the launcher's environment"},
-    {"main_process_ip", Fate::Ignored, "", "MASTER_ADDR of the launcher's environment"},
-    {"main_process_port", Fate::Ignored, "", "MASTER_PORT of the launcher's environment"},
-    {"gpu_ids", Fate::Ignored, "", "set CUDA_VISIBLE_DEVICES to choose GPUs"},
-    {"use_cpu", Fate::Mapped, "device", "", cpu_rule},
-    {"fp8_config.backend", Fate::Mapped, "fp8_recipe", "", backend_rule},
-    {"fp8_config.fp8_backend", Fate::Mapped, "fp8_recipe", "", backend_rule},
-    {"fp8_config.margin", Fate::Mapped, "fp8_margin"},
-    {"fp8_config.interval", Fate::Mapped, "fp8_interval", "", interval_of_scales_rule},
-    {"fp8_config.fp8_format", Fate::Mapped, "fp8_format", "", format_rule},
-    {"fp8_config.amax_history_len", Fate::Mapped, "fp8_amax_history_len"},
-    {"fp8_config.amax_history_length", Fate::Mapped, "fp8_amax_history_len", "", unread_rule},
-    {"fp8_config.amax_compute_algo", Fate::Mapped, "fp8_amax_compute", "", algorithm_rule},
-    {"fp8_config.amax_compute_algorithm", Fate::Mapped, "fp8_amax_compute", "", unread_rule},
-    {"fp8_config.override_linear_precision", Fate::Ignored, "", "", override_rule},
-    {"fp8_config.use_autocast_during_eval", Fate::Mapped, "fp8_eval"},
-    {"fp8_config.use_mxfp8_block_scaling", Fate::Mapped, "fp8_recipe", "", mxfp8_rule},
-    {"deepspeed_config.deepspeed_config_file", Fate::Derived, "sharding_mode", "", deepspeed_file_rule},
-    {"deepspeed_config.zero_stage", Fate::Mapped, "sharding_mode", "", zero_stage_rule},
-    {"deepspeed_config.offload_optimizer_device", Fate::Warned, "", "", offload_rule},
-    {"deepspeed_config.offload_param_device", Fate::Warned, "", "", offload_rule},
-    {"deepspeed_config.gradient_accumulation_steps", Fate::Mapped, "gradient_accumulation_steps", "",
-     trainer_value_rule},
-    {"deepspeed_config.gradient_clipping", Fate::Mapped, "max_grad_norm", "", trainer_value_rule},
-    {"fsdp_config.**", Fate::Derived, "sharding_mode", "", fsdp_config_rule},
-    {"parallelism_config.**", Fate::Derived, "sharding_mode", "", mesh_rule},
+constexpr KeyRules kRules[] = {
+    {"mixed_precision", precision_rule},
+    {"fp16", fp16_rule},
+    {"num_processes", processes_rule},
+    {"fp8_config.backend fp8_config.fp8_backend", backend_rule},
+    {"fp8_config.interval", interval_of_scales_rule},
+    {"fp8_config.amax_history_length fp8_config.amax_compute_algorithm", unread_rule},
+    {"fp8_config.amax_compute_algo", algorithm_rule},
+    {"fp8_config.override_linear_precision", override_rule},
+    {"deepspeed_config.deepspeed_config_file", deepspeed_file_rule},
+    {"deepspeed_config.offload_optimizer_device deepspeed_config.offload_param_device", offload_rule},
+    {"deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping", trainer_value_rule},
+    {"fsdp_config.**", fsdp_config_rule},
+    {"parallelism_config.**", mesh_rule},
 };
 
-constexpr KeyGroup kGroups[] = {
-    {"rdzv_backend same_network main_training_function enable_cpu_affinity debug enable_numa_affinity",
-     Fate::Ignored, "concerns Accelerate's launcher; octet launch, torchrun, mpirun or srun start the ranks"},
-    {"downcast_bf16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo command_file commands tpu_vm tpu_env",
-     Fate::Ignored, "only for TPUs"},
-    {"mpirun_config.** ipex_config.** ipex", Fate::Ignored, "only for CPUs of Intel"},
-    {"megatron_lm_config.**", Fate::Ignored, "only for distributed_type MEGATRON_LM"},
-    {"dynamo_config.** dynamo_backend", Fate::Ignored, "octet is compiled already"},
-    {"fp8_config.opt_level fp8_config.optimization_level", Fate::Ignored,
-     "MS-AMP's level; see optimizer_state in octet"},
-    {"fp8_config.enable_fsdp_float8_all_gather", Fate::Ignored, "octet always sends FP8 codes in an FP8 run"},
-    {"fp8_config.pad_inner_dim", Fate::Ignored,
-     "a product whose sizes do not fit stays in BF16, and octet lists it"},
-    {"fp8_config.**", Fate::Warned, "nothing reads it, neither Accelerate nor octet"},
-    {"deepspeed_config.offload_optimizer_nvme_path deepspeed_config.offload_param_nvme_path", Fate::Ignored,
-     "octet moves nothing to disk"},
-    {"deepspeed_config.zero3_init_flag deepspeed_config.zero3_save_16bit_model deepspeed_config.deepspeed_hostfile "
-     "deepspeed_config.deepspeed_exclusion_filter deepspeed_config.deepspeed_inclusion_filter "
-     "deepspeed_config.deepspeed_multinode_launcher deepspeed_config.deepspeed_moe_layer_cls_names",
-     Fate::Ignored, "how DeepSpeed starts and saves; octet does it in its own way"},
-    {"ec2_instance_type iam_role_name image_uri profile region base_job_name pytorch_version transformers_version "
-     "py_version sagemaker_inputs_file sagemaker_metrics_file additional_args.**",
-     Fate::Ignored, "only for SageMaker"},
-};
+constexpr std::string_view kKeys = R"(
+fp8_config.margin=fp8_margin fp8_config.amax_history_len=fp8_amax_history_len
+  fp8_config.use_autocast_during_eval=fp8_eval : mapped
+num_machines : derived, one 'octet launch' per machine, or srun; see docs/ranks.md
+machine_rank main_process_ip main_process_port rdzv_backend same_network main_training_function enable_cpu_affinity
+  debug enable_numa_affinity deepspeed_config.zero3_init_flag deepspeed_config.zero3_save_16bit_model
+  deepspeed_config.deepspeed_hostfile deepspeed_config.deepspeed_exclusion_filter
+  deepspeed_config.deepspeed_inclusion_filter deepspeed_config.deepspeed_multinode_launcher
+  deepspeed_config.deepspeed_moe_layer_cls_names
+  : ignored, octet starts and connects its ranks in its own way, see docs/ranks.md
+gpu_ids : ignored, set CUDA_VISIBLE_DEVICES to choose GPUs
+downcast_bf16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo command_file commands tpu_vm tpu_env mpirun_config.**
+  ipex_config.** ipex megatron_lm_config.** ec2_instance_type iam_role_name image_uri profile region base_job_name
+  pytorch_version transformers_version py_version sagemaker_inputs_file sagemaker_metrics_file additional_args.**
+  : ignored, for other hardware or services
+dynamo_config.** dynamo_backend : ignored, octet has its own kernels
+fp8_config.opt_level fp8_config.optimization_level : ignored, MS-AMP's level; see optimizer_state in octet
+fp8_config.enable_fsdp_float8_all_gather : ignored, octet always sends FP8 codes in an FP8 run
+fp8_config.pad_inner_dim : ignored, a product whose sizes do not fit stays in BF16, and octet lists it
+deepspeed_config.offload_optimizer_nvme_path deepspeed_config.offload_param_nvme_path
+  : ignored, octet saves in its own way, and can always resume
+fp8_config.** : warned, nothing reads it, neither Accelerate nor octet
+compute_environment : amazon_sagemaker refused, octet does not start jobs at SageMaker; start 'octet train' there yourself
+  | ignored, octet runs where it is started
+distributed_type : no false ignored, one process | fsdp deepspeed derived, gives sharding_mode | multi_cpu -> device cpu
+  | multi_gpu -> sharding_mode none, every GPU has a whole copy; zero1 gives the same results in less memory
+  | megatron_lm refused, octet has no tensor and pipeline parallelism; use distributed_type FSDP
+  | refused, octet runs on NVIDIA GPUs and on CPUs
+use_cpu : off ignored, off | -> device cpu
+fp8_config.fp8_format : e4m3 e5m2 hybrid -> fp8_format | -> fp8_format
+fp8_config.use_mxfp8_block_scaling : off ignored, off
+  | -> fp8_recipe mxfp8, octet has no kernels for it yet and runs delayed in its place
+deepspeed_config.zero_stage : 0 -> sharding_mode none | 1 -> sharding_mode zero1 | 2 -> sharding_mode zero2
+  | 3 -> sharding_mode fsdp_full | refused, expected 0, 1, 2 or 3
+)";
 
 int score(const SettingsTree& tree) {
-  constexpr std::string_view kLikely[] = {"compute_environment", "num_machines",     "num_processes",
-                                          "machine_rank",        "rdzv_backend",     "fsdp_config",
-                                          "fp8_config",          "deepspeed_config", "parallelism_config",
-                                          "same_network",        "mixed_precision"};
+  constexpr std::string_view kLikely =
+      "compute_environment num_machines num_processes machine_rank rdzv_backend fsdp_config fp8_config "
+      "deepspeed_config parallelism_config same_network mixed_precision";
   // Of DeepSpeed's own file, even if a key is left over in it.
   if (tree.has("zero_optimization") || tree.has("train_micro_batch_size_per_gpu")) return 0;
   return (tree.has("distributed_type") ? 60 : 0) + count_keys(tree, kLikely, 10);
@@ -344,7 +280,7 @@ void finish(Importer& importer) {
 }  // namespace
 
 const Tool& accelerate_tool() {
-  static const std::vector<ToolKey> keys = joined_keys(kKeys, kGroups);
+  static const std::vector<ToolKey> keys = key_table(kRules, kKeys);
   static const Tool tool{.name = "Accelerate",
                          .word = "accelerate",
                          .keys = keys,

@@ -73,14 +73,6 @@ void precision_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void attention_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (plain_word(leaf.text) == "fp8") {
-    importer.warn(leaf, "FP8 attention there; octet's attention runs in BF16");
-  } else {
-    importer.ignore(leaf, "octet has its own attention kernels");
-  }
-}
-
 void checkpointing_rule(Importer& importer, const TreeLeaf& leaf) {
   const std::string word = plain_word(leaf.text);
   if (word.starts_with("offload") || word == "unsloth" || word == "legacy") {
@@ -107,35 +99,12 @@ void per_epoch_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void sample_switch_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.map(leaf, "sample_steps", "100", "samples of text during training");
-  }
-}
-
 void wandb_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
+  if (importer.skips_off(leaf)) return;
   const std::string_view key = leaf.name == "use_wandb"    ? ""
                                : leaf.name == "wandb_name" ? "wandb_run_name"
                                                            : std::string_view(leaf.name);
   wandb_value_rule(importer, leaf, key);
-}
-
-void schedule_extra_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else if (leaf.name.ends_with(".min_lr_rate")) {
-    importer.map(leaf, "min_lr_ratio", leaf.text);
-  } else if (leaf.name.ends_with(".num_cycles") && leaf.number() == 0.5) {
-    importer.ignore(leaf, "half a cosine, as in octet");
-  } else {
-    importer.refuse(leaf, "octet's schedules take min_lr_ratio and decay_ratio only");
-  }
 }
 
 void wrong_name_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -143,11 +112,8 @@ void wrong_name_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.warn(
       leaf, fmt::format("Axolotl has no such key and drops it; {}",
                         is_epsilon ? "it means adam_epsilon" : "cosine_min_lr_ratio sets the final rate"));
-  importer.find(
-      {.name = "axolotl-unknown-key",
-       .where = leaf.describe(),
-       .there = "a key that Axolotl does not know is dropped without a word",
-       .here = fmt::format("does not use it either; set {}", is_epsilon ? "adam_epsilon" : "min_lr_ratio")});
+  importer.find("axolotl-unknown-key", leaf, "a key that Axolotl does not know is dropped without a word",
+                fmt::format("does not use it either; set {}", is_epsilon ? "adam_epsilon" : "min_lr_ratio"));
 }
 
 void plugin_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -191,108 +157,32 @@ void plugin_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void reinit_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.refuse(
-        leaf,
-        "to start from random weights, name a folder with config.json alone as model_name_or_path, or set "
-        "model_preset");
-  }
-}
-
-void resume_latest_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.warn(leaf, "octet starts a new run; add '--resume latest' to continue one");
-  }
-}
-
-constexpr ToolKey kKeys[] = {
-    {"base_model", Fate::Mapped, "model_name_or_path", "", model_rule},
-    {"tokenizer_config", Fate::Mapped, "tokenizer", "", tokenizer_rule},
-    {"model_type", Fate::Ignored, "", "", model_class_rule},
-    {"type_of_model", Fate::Ignored, "", "", model_class_rule},
-    {"revision_of_model", Fate::Refused, "", "", revision_rule},
-    {"gpu_memory_limit", Fate::Mapped, "device_memory_limit_gb", "", memory_limit_rule},
-    {"reinit_weights", Fate::Refused, "", "", reinit_rule},
-    {"sequence_len", Fate::Mapped, "max_seq_length"},
-    {"micro_batch_size", Fate::Mapped, "per_device_train_batch_size"},
-    {"gradient_accumulation_steps", Fate::Mapped, "gradient_accumulation_steps"},
-    {"batch_size", Fate::Derived, "gradient_accumulation_steps", "gives gradient_accumulation_steps"},
-    {"auto_find_batch_size", Fate::Ignored, "", "octet plans memory before it starts; see auto_batch_size"},
-    {"num_epochs", Fate::Mapped, "num_train_epochs"},
-    {"max_steps", Fate::Mapped, "max_steps", "", max_steps_rule},
-    {"learning_rate", Fate::Mapped, "learning_rate", "", learning_rate_rule},
-    {"lr", Fate::Mapped, "learning_rate", "", learning_rate_rule},
-    {"optimizer", Fate::Mapped, "optimizer_state", "", optimizer_rule},
-    {"lr_scheduler", Fate::Mapped, "lr_scheduler_type", "", schedule_rule},
-    {"lr_scheduler_kwargs.**", Fate::Mapped, "min_lr_ratio", "", schedule_extra_rule},
-    {"cosine_min_lr_ratio", Fate::Mapped, "min_lr_ratio"},
-    {"eta_min", Fate::Warned, "", "", wrong_name_rule},
-    {"adam_eps", Fate::Warned, "", "", wrong_name_rule},
-    {"warmup_steps", Fate::Mapped, "warmup_steps", "", warmup_steps_rule},
-    {"warmup_ratio", Fate::Mapped, "warmup_ratio"},
-    {"weight_decay", Fate::Mapped, "weight_decay"},
-    {"adam_beta1", Fate::Mapped, "adam_beta1"},
-    {"adam_beta2", Fate::Mapped, "adam_beta2"},
-    {"adam_epsilon", Fate::Mapped, "adam_epsilon"},
-    {"max_grad_norm", Fate::Mapped, "max_grad_norm"},
-    {"seed", Fate::Mapped, "seed"},
-    {"bf16", Fate::Mapped, "mixed_precision", "", precision_rule},
-    {"bfloat16", Fate::Mapped, "master_weights", "", precision_rule},
-    {"float32", Fate::Mapped, "mixed_precision", "", precision_rule},
-    {"fp16", Fate::Warned, "", "", fp16_rule},
-    {"float16", Fate::Warned, "", "", fp16_rule},
-    {"fp8", Fate::Mapped, "mixed_precision", "", fp8_rule},
-    {"fp8_enable_fsdp_float8_all_gather", Fate::Ignored, "", "octet always gathers FP8 codes in an FP8 run"},
-    {"attn_implementation", Fate::Ignored, "", "", attention_rule},
-    {"gradient_checkpointing", Fate::Mapped, "gradient_checkpointing", "", checkpointing_rule},
-    {"activation_offloading", Fate::Ignored, "",
-     "octet recomputes activations instead of moving them to the CPU"},
-    {"layer_offloading", Fate::Warned, "", "octet keeps all layers on the GPU, the frozen ones in FP8"},
-    {"output_dir", Fate::Mapped, "output_dir", "", output_dir_rule},
-    {"logging_steps", Fate::Mapped, "logging_steps", "", interval_rule},
-    {"evals_per_epoch", Fate::Mapped, "evals_per_epoch", "", per_epoch_rule},
-    {"saves_per_epoch", Fate::Mapped, "saves_per_epoch", "", per_epoch_rule},
-    {"eval_steps", Fate::Mapped, "eval_steps", "", interval_rule},
-    {"save_steps", Fate::Mapped, "save_steps", "", interval_rule},
-    {"eval_strategy", Fate::Derived, "eval_steps", "", eval_strategy_rule},
-    {"evaluation_strategy", Fate::Derived, "eval_steps", "", eval_strategy_rule},
-    {"save_strategy", Fate::Mapped, "save_strategy", "", save_strategy_rule},
-    {"save_total_limit", Fate::Mapped, "save_total_limit", "", save_limit_rule},
-    {"resume_from_checkpoint", Fate::Mapped, "resume", "", resume_rule},
-    {"auto_resume_from_checkpoints", Fate::Warned, "", "", resume_latest_rule},
-    {"generate_samples", Fate::Mapped, "sample_steps", "", sample_switch_rule},
-    {"generation_max_new_tokens", Fate::Mapped, "sample_tokens"},
-    {"generation_temperature", Fate::Mapped, "sample_temperature"},
-    {"use_wandb", Fate::Mapped, "use_wandb", "", wandb_rule},
-    {"wandb_project", Fate::Mapped, "wandb_project", "", wandb_rule},
-    {"wandb_entity", Fate::Mapped, "wandb_entity", "", wandb_rule},
-    {"wandb_watch", Fate::Warned, "", "gradients and weights are not sent to W&B; FP8 statistics are"},
-    {"wandb_name", Fate::Mapped, "wandb_run_name", "", wandb_rule},
-    {"wandb_run_id", Fate::Warned, "",
-     "octet keeps the id in the folder of the run; set WANDB_RUN_ID to choose it"},
-    {"wandb_log_model", Fate::Warned, "", "checkpoints are not sent to W&B"},
-    {"wandb_mode", Fate::Mapped, "wandb_mode", "", wandb_rule},
-    {"use_tensorboard", Fate::Mapped, "use_tensorboard"},
-    {"deepspeed", Fate::Derived, "sharding_mode", "", deepspeed_file_rule},
-    {"deepspeed.**", Fate::Derived, "sharding_mode", "", deepspeed_section_rule},
-    {"fsdp", Fate::Mapped, "sharding_mode", "", fsdp_rule},
-    {"fsdp_config.**", Fate::Derived, "sharding_mode", "", fsdp_config_rule},
-    {"fsdp_version", Fate::Ignored, "", "both versions of FSDP become sharding_mode"},
-    {"dp_shard_size", Fate::Derived, "sharding_mode", "gives sharding_mode"},
-    {"dp_replicate_size", Fate::Derived, "sharding_mode", "gives sharding_mode"},
-    {"context_parallel_size", Fate::Refused, "", "", parallel_size_rule},
-    {"tensor_parallel_size", Fate::Refused, "", "", parallel_size_rule},
-    {"expert_parallel_size", Fate::Refused, "", "", parallel_size_rule},
-    {"sequence_parallel_degree", Fate::Refused, "", "", parallel_size_rule},
-    {"context_parapllel_size", Fate::Refused, "", "", parallel_size_rule},
-    {"bnb_config_kwargs.**", Fate::Ignored, "", "part of load_in_4bit"},
-    {"ddp_timeout", Fate::Mapped, "comm_timeout"},
-    {"plugins", Fate::Refused, "", "", plugin_rule},
+constexpr KeyRules kRules[] = {
+    {"base_model", model_rule},
+    {"tokenizer_config", tokenizer_rule},
+    {"model_type type_of_model", model_class_rule},
+    {"gpu_memory_limit", memory_limit_rule},
+    {"max_steps", max_steps_rule},
+    {"optimizer", optimizer_rule},
+    {"lr_scheduler", schedule_rule},
+    {"eta_min adam_eps", wrong_name_rule},
+    {"warmup_steps", warmup_steps_rule},
+    {"bf16 bfloat16 float32", precision_rule},
+    {"fp16 float16", fp16_rule},
+    {"gradient_checkpointing", checkpointing_rule},
+    {"output_dir", output_dir_rule},
+    {"logging_steps eval_steps save_steps", interval_rule},
+    {"evals_per_epoch saves_per_epoch", per_epoch_rule},
+    {"use_wandb wandb_project wandb_entity wandb_name wandb_mode", wandb_rule},
+    {"deepspeed", deepspeed_file_rule},
+    {"deepspeed.**", deepspeed_section_rule},
+    {"fsdp", fsdp_rule},
+    {"fsdp_config.**", fsdp_config_rule},
+    {"context_parallel_size tensor_parallel_size expert_parallel_size sequence_parallel_degree "
+     "context_parapllel_size",
+     parallel_size_rule},
+    {"plugins", plugin_rule},
+    {"val_set_size", held_out_rule},
 };
 
 constexpr ToolDefault kDefaults[] = {
@@ -311,18 +201,10 @@ constexpr ToolDefault kDefaults[] = {
 };
 
 int score(const SettingsTree& tree) {
-  constexpr std::string_view kCertain[] = {"base_model", "micro_batch_size", "sequence_len"};
-  constexpr std::string_view kLikely[] = {"datasets.0.type",
-                                          "val_set_size",
-                                          "saves_per_epoch",
-                                          "evals_per_epoch",
-                                          "lora_r",
-                                          "num_epochs",
-                                          "sample_packing",
-                                          "plugins",
-                                          "adapter",
-                                          "datasets.0.path",
-                                          "pretraining_dataset.0.path"};
+  constexpr std::string_view kCertain = "base_model micro_batch_size sequence_len";
+  constexpr std::string_view kLikely =
+      "datasets.0.type val_set_size saves_per_epoch evals_per_epoch lora_r num_epochs sample_packing "
+      "plugins adapter datasets.0.path pretraining_dataset.0.path";
   return count_keys(tree, kCertain, 30) + count_keys(tree, kLikely, 10);
 }
 
@@ -411,12 +293,10 @@ void find_mistakes(Importer& importer) {
   find_torchao_fsdp_mistakes(importer, tree.find("fp8_enable_fsdp_float8_all_gather"),
                              fsdp_setting(tree, "cpu_ram_efficient_loading"), fsdp_version_of(tree));
   if (axolotl_trains_adapters(tree)) {
-    importer.find(
-        {.name = "fp8-adapters-torchao",
-         .where = fp8.describe(),
-         .there = "adapters of rank 8 are too narrow for FP8 products, and the frozen weights stay in BF16 "
+    importer.find("fp8-adapters-torchao", fp8,
+                  "adapters of rank 8 are too narrow for FP8 products, and the frozen weights stay in BF16 "
                   "memory",
-         .here = "keeps frozen weights as FP8 codes; adapters run in BF16 with any rank"});
+                  "keeps frozen weights as FP8 codes; adapters run in BF16 with any rank");
   }
 }
 
@@ -434,12 +314,9 @@ void finish(Importer& importer) {
 }  // namespace
 
 const Tool& axolotl_tool() {
-  static const std::vector<ToolKey> keys = [] {
-    std::vector<ToolKey> rows(std::begin(kKeys), std::end(kKeys));
-    for (const std::span<const ToolKey> more : {axolotl_adapter_keys(), axolotl_data_keys()})
-      rows.insert(rows.end(), more.begin(), more.end());
-    return joined_keys(rows, axolotl_groups());
-  }();
+  static const std::vector<ToolKey> keys =
+      joined_keys({key_table(kRules, axolotl_keys()), key_table(axolotl_adapter_rules(), ""),
+                   key_table(axolotl_data_rules(), "")});
   static const Tool tool{.name = "Axolotl",
                          .word = "axolotl",
                          .keys = keys,

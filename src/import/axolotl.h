@@ -2,21 +2,22 @@
 
 #include <span>
 
-#include "import/key_groups.h"
+#include "import/key_table.h"
 
 namespace octet {
 
 // Parts of axolotl_tool(), see tools.h.
 
-std::span<const KeyGroup> axolotl_groups();
+// Keys that need no thought.
+std::string_view axolotl_keys();
 
-// Rows about data.
-std::span<const ToolKey> axolotl_data_keys();
+// Rules about data.
+std::span<const KeyRules> axolotl_data_rules();
 // Sets dataset, eval_dataset, chat_template and what belongs to them. Called after the rows.
 void finish_axolotl_data(Importer& importer);
 
-// Rows about adapters and a quantised base.
-std::span<const ToolKey> axolotl_adapter_keys();
+// Rules about adapters and a quantised base.
+std::span<const KeyRules> axolotl_adapter_rules();
 void finish_axolotl_adapters(Importer& importer);
 // Adapters are trained: then the lora_ keys count.
 bool axolotl_trains_adapters(const SettingsTree& tree);

@@ -19,9 +19,8 @@ bool is_fp8_config(const SettingsTree& tree) {
 
 // For every key of LoRA: without an adapter it has no effect, there and here.
 bool is_lora_idle(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-  } else if (!axolotl_trains_adapters(importer.tree())) {
+  if (importer.skips_null(leaf)) return true;
+  if (!axolotl_trains_adapters(importer.tree())) {
     importer.ignore(leaf, "adapter is empty: all weights are trained");
   } else if (importer.tree().is_on("lora_model_dir") && !leaf.name.starts_with("lora_model_dir")) {
     importer.derive(leaf, "comes from the adapter in lora_model_dir");
@@ -33,26 +32,12 @@ bool is_lora_idle(Importer& importer, const TreeLeaf& leaf) {
 
 void lora_rule(Importer& importer, const TreeLeaf& leaf) {
   if (is_lora_idle(importer, leaf)) return;
-  importer.map(leaf, Importer::row_of(importer.tool(), leaf.name)->octet_key, leaf.text);
-}
-
-void adapter_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string word = plain_word(leaf.text);
-  if (leaf.is_off()) {
-    importer.map(leaf, "finetuning_type", "full");
-  } else if (word == "lora") {
-    importer.map(leaf, "finetuning_type", "lora");
-  } else if (word == "qlora") {
-    importer.map(leaf, "finetuning_type", "lora", "octet has no 4-bit weights: the frozen ones are FP8");
-  } else {
-    importer.refuse(leaf, fmt::format("octet has adapters of the type lora, not '{}'", printable(leaf.text)));
-  }
+  importer.map(leaf, Importer::row_of(importer.tool(), leaf.name)->target(), leaf.text);
 }
 
 void small_base_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else if (axolotl_trains_adapters(importer.tree())) {
+  if (importer.skips_off(leaf)) return;
+  if (axolotl_trains_adapters(importer.tree())) {
     importer.warn(
         leaf,
         "octet has no 4-bit or 8-bit integer weights; the frozen weights are FP8, 1 byte each (2 with their "
@@ -63,9 +48,8 @@ void small_base_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void quantization_config_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else if (is_fp8_config(importer.tree()) && axolotl_trains_adapters(importer.tree())) {
+  if (importer.skips_off(leaf)) return;
+  if (is_fp8_config(importer.tree()) && axolotl_trains_adapters(importer.tree())) {
     importer.map(leaf, "fp8_recipe", "block", "frozen weights in FP8 with a scale per 128 x 128 values");
   } else {
     importer.refuse(leaf, "octet reads BF16, fp16 and fp32 weights; with adapters it makes FP8 itself");
@@ -94,38 +78,19 @@ void adapter_folder_rule(Importer& importer, const TreeLeaf& leaf) {
   if (!is_lora_idle(importer, leaf)) importer.map(leaf, "adapter_name_or_path", leaf.text);
 }
 
-void init_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null() || leaf.flag() == true) {
-    importer.ignore(leaf, "octet initialises adapters like PEFT");
-  } else {
-    importer.refuse(leaf, "octet initialises adapters like PEFT's default: A uniform, B zero");
-  }
-}
-
-constexpr ToolKey kKeys[] = {
-    {"adapter", Fate::Mapped, "finetuning_type", "", adapter_rule},
-    {"lora_r", Fate::Mapped, "lora_rank", "", lora_rule},
-    {"lora_alpha", Fate::Mapped, "lora_alpha", "", lora_rule},
-    {"lora_dropout", Fate::Mapped, "lora_dropout", "", lora_rule},
-    {"peft_use_rslora", Fate::Mapped, "use_rslora", "", lora_rule},
-    {"loraplus_lr_ratio", Fate::Mapped, "loraplus_lr_ratio", "", lora_rule},
-    {"lora_target_modules", Fate::Mapped, "lora_target", "", targets_rule},
-    {"lora_target_linear", Fate::Mapped, "lora_target", "", all_targets_rule},
-    {"lora_model_dir", Fate::Mapped, "adapter_name_or_path", "", adapter_folder_rule},
-    {"peft_layers_to_transform", Fate::Refused, "",
-     "octet gives every layer adapters; use a regular expression in lora_target_modules"},
-    {"peft_layers_pattern", Fate::Ignored, "", "part of peft_layers_to_transform"},
-    {"peft_init_lora_weights", Fate::Refused, "", "", init_rule},
-    {"load_in_4bit", Fate::Warned, "", "", small_base_rule},
-    {"load_in_8bit", Fate::Warned, "", "", small_base_rule},
-    {"model_quantization_config", Fate::Mapped, "fp8_recipe", "", quantization_config_rule},
-    {"model_quantization_config_kwargs.**", Fate::Ignored, "", "part of model_quantization_config"},
+constexpr KeyRules kRules[] = {
+    {"lora_r=lora_rank lora_alpha lora_dropout peft_use_rslora=use_rslora loraplus_lr_ratio", lora_rule},
+    {"lora_target_modules", targets_rule},
+    {"lora_target_linear", all_targets_rule},
+    {"lora_model_dir", adapter_folder_rule},
+    {"load_in_4bit load_in_8bit", small_base_rule},
+    {"model_quantization_config", quantization_config_rule},
 };
 
 }  // namespace
 
-std::span<const ToolKey> axolotl_adapter_keys() {
-  return kKeys;
+std::span<const KeyRules> axolotl_adapter_rules() {
+  return kRules;
 }
 
 bool axolotl_trains_adapters(const SettingsTree& tree) {

@@ -205,61 +205,20 @@ void DatasetSection::read_messages(const std::string& prefix, ImportedDataset& d
   }
 }
 
-void turn_end_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string word = plain_word(leaf.text);
-  if (leaf.is_off() || word == "turn") {
-    importer.ignore(leaf, "octet trains the token that ends each trained message");
-  } else {
-    importer.warn(leaf, "octet trains the token that ends each trained message, and no other end");
-  }
-}
-
 void inputs_rule(Importer& importer, const TreeLeaf& leaf) {
   const bool has_roles = std::ranges::any_of(importer.tree().leaves, [](const TreeLeaf& other) {
     return other.name.ends_with("roles_to_train") && !other.is_off();
   });
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-  } else if (has_roles) {
+  if (importer.skips_null(leaf)) return;
+  if (has_roles) {
     importer.derive(leaf, "roles_to_train decides");
   } else {
     importer.map(leaf, "train_on", leaf.is_off() ? "completion" : "all");
   }
 }
 
-void packing_rule(Importer& importer, const TreeLeaf& leaf) {
-  importer.map(leaf, "packing", leaf.is_off() ? "none" : "best_fit");
-}
-
-void old_packing_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.map(leaf, "packing", "best_fit", "removed from Axolotl, which has sample_packing now");
-  }
-}
-
-void concatenation_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.map(leaf, "packing", "stream");
-  }
-}
-
-void sequential_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off: shuffled");
-  } else {
-    importer.map(leaf, "data_order", "sequential");
-  }
-}
-
 void template_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-    return;
-  }
+  if (importer.skips_null(leaf)) return;
   const TemplateChoice choice = template_named(leaf.text);
   if (!choice.refusal.empty()) {
     importer.refuse(leaf, choice.refusal);
@@ -269,126 +228,21 @@ void template_rule(Importer& importer, const TreeLeaf& leaf) {
   if (choice.without_system) set_no_system(importer, leaf);
 }
 
-// special_tokens and the old `tokens`.
-void special_token_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string which = leaf.name.substr(leaf.name.rfind('.') + 1);
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "empty");
-  } else if (leaf.kind == TreeLeaf::Kind::List) {
-    importer.refuse(leaf, "octet adds no tokens to a vocabulary; add them to tokenizer and model first");
-  } else if (which == "pad_token") {
-    importer.ignore(leaf, "padding is never attended to and never a target, so its token does not matter");
-  } else if (which == "unk_token") {
-    importer.ignore(leaf, "octet uses the tokenizer's own");
-  } else if (which == "eos_token" || which == "bos_token") {
-    importer.warn(leaf, "octet uses the tokenizer's own; this one is usually the same");
-  } else {
-    importer.refuse(leaf, "octet adds no tokens to a vocabulary; add them to tokenizer and model first");
-  }
-}
-
-void long_text_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-  } else {
-    importer.warn(leaf, "octet cuts a long document into pieces of max_seq_length and trains on all of them");
-  }
-}
-
-constexpr std::string_view kPart = "used with the dataset";
-
-constexpr ToolKey kKeys[] = {
-    {"datasets.*.path", Fate::Derived, "dataset", kPart},
-    {"datasets.*.type", Fate::Derived, "dataset_format", kPart},
-    {"datasets.*.type.*", Fate::Derived, "prompt_column", kPart},
-    {"datasets.*.split", Fate::Derived, "dataset_split", kPart},
-    {"datasets.*.name", Fate::Derived, "dataset_subset", kPart},
-    {"datasets.*.revision", Fate::Derived, "dataset_revision", kPart},
-    {"datasets.*.data_files", Fate::Derived, "dataset", kPart},
-    {"datasets.*.data_files.*", Fate::Refused, "", "give each file an entry of its own in datasets"},
-    {"datasets.*.ds_type", Fate::Ignored, "", "octet sees the kind of a file by its name"},
-    {"datasets.*.field", Fate::Derived, "text_column", kPart},
-    {"datasets.*.text_column", Fate::Derived, "text_column", kPart},
-    {"datasets.*.field_messages", Fate::Derived, "messages_column", kPart},
-    {"datasets.*.message_field_role", Fate::Derived, "", kPart},
-    {"datasets.*.message_field_content", Fate::Derived, "", kPart},
-    {"datasets.*.message_property_mappings.*", Fate::Ignored, "", "", property_rule},
-    {"datasets.*.chat_template", Fate::Derived, "chat_template", kPart},
-    {"datasets.*.conversation", Fate::Derived, "chat_template", kPart},
-    {"datasets.*.chat_template_jinja", Fate::Refused, "",
-     "octet has templates of its own; see chat_template"},
-    {"datasets.*.roles.*", Fate::Ignored, "", "", roles_rule},
-    {"datasets.*.roles_to_train", Fate::Mapped, "train_on", "", trained_roles_rule},
-    {"datasets.*.train_on_eos", Fate::Ignored, "", "", turn_end_rule},
-    {"datasets.*.train_on_eot", Fate::Ignored, "", "", turn_end_rule},
-    {"datasets.*.train_on_split", Fate::Derived, "dataset_split", kPart},
-    {"datasets.*.message_field_training", Fate::Ignored, "", "", training_field_rule},
-    {"datasets.*.message_field_training_detail", Fate::Refused, "",
-     "octet takes the loss on whole messages, not on parts of one"},
-    {"datasets.*.field_human", Fate::Refused, "",
-     "octet reads lists of messages, or prompt_completion columns"},
-    {"datasets.*.field_model", Fate::Refused, "",
-     "octet reads lists of messages, or prompt_completion columns"},
-    {"datasets.*.field_tools", Fate::Ignored, "", "", tools_field_rule},
-    {"datasets.*.field_thinking", Fate::Ignored, "", "", thinking_field_rule},
-    {"datasets.*.template_thinking_key", Fate::Ignored, "", "part of field_thinking"},
-    {"datasets.*.split_thinking", Fate::Warned, "", "octet trains the content as it is"},
-    {"datasets.*.field_chosen", Fate::Refused, "", "a dataset of preferences; octet trains on next tokens"},
-    {"datasets.*.field_rejected", Fate::Refused, "", "a dataset of preferences; octet trains on next tokens"},
-    {"datasets.*.logprobs_field", Fate::Refused, "", "octet has no distillation"},
-    {"datasets.*.temperature", Fate::Ignored, "", "part of logprobs_field"},
-    {"datasets.*.drop_system_message", Fate::Warned, "",
-     "octet keeps system messages; remove them from the data"},
-    {"datasets.*.shards", Fate::Warned, "", "octet reads all of it; set max_samples to read less"},
-    {"datasets.*.shards_idx", Fate::Ignored, "", "part of shards"},
-    {"datasets.*.preprocess_shards", Fate::Ignored, "", "octet reads data with threads of its own"},
-    {"datasets.*.input_format", Fate::Ignored, "", "part of another prompt format"},
-    {"datasets.*.input_transform", Fate::Refused, "", "names a Python function"},
-    {"datasets.*.trust_remote_code", Fate::Ignored, "", "octet never runs code from a dataset"},
-    {"datasets.*.step_separator", Fate::Refused, "", "a dataset of rewards; octet trains on next tokens"},
-    {"datasets.*.max_completion_length", Fate::Ignored, "", "part of step_separator"},
-    {"datasets.*.train_on_last_step_only", Fate::Ignored, "", "part of step_separator"},
-    {"datasets.**", Fate::Ignored, "", "no data is named"},
-    {"test_datasets.*.path", Fate::Derived, "eval_dataset", kPart},
-    {"test_datasets.*.type", Fate::Derived, "dataset_format", "as in datasets"},
-    {"test_datasets.*.type.*", Fate::Derived, "", "as in datasets"},
-    {"test_datasets.*.split", Fate::Derived, "eval_dataset_split", kPart},
-    {"test_datasets.*.name", Fate::Derived, "", kPart},
-    {"test_datasets.*.data_files", Fate::Derived, "eval_dataset", kPart},
-    {"test_datasets.*.ds_type", Fate::Ignored, "", "octet sees the kind of a file by its name"},
-    {"test_datasets.**", Fate::Ignored, "", "as in datasets"},
-    {"pretraining_dataset", Fate::Derived, "dataset", kPart},
-    {"pretraining_dataset.*.path", Fate::Derived, "dataset", kPart},
-    {"pretraining_dataset.*.type", Fate::Derived, "dataset_format", kPart},
-    {"pretraining_dataset.*.split", Fate::Derived, "dataset_split", kPart},
-    {"pretraining_dataset.*.name", Fate::Derived, "dataset_subset", kPart},
-    {"pretraining_dataset.*.text_column", Fate::Derived, "text_column", kPart},
-    {"pretraining_dataset.*.field", Fate::Derived, "text_column", kPart},
-    {"pretraining_dataset.*.data_files", Fate::Derived, "dataset", kPart},
-    {"pretraining_dataset.*.trust_remote_code", Fate::Ignored, "", "octet never runs code from a dataset"},
-    {"pretraining_dataset.*.skip", Fate::Warned, "", "octet skips no examples"},
-    {"val_set_size", Fate::Mapped, "eval_split", "", held_out_rule},
-    {"excess_length_strategy", Fate::Warned, "", "", long_text_rule},
-    {"min_sample_len", Fate::Warned, "", "octet trains on short examples, too"},
-    {"sample_packing", Fate::Mapped, "packing", "", packing_rule},
-    {"max_packed_sequence_len", Fate::Mapped, "packing", "", old_packing_rule},
-    {"pretraining_sample_concatenation", Fate::Mapped, "packing", "", concatenation_rule},
-    {"curriculum_sampling", Fate::Mapped, "data_order", "", sequential_rule},
-    {"shuffle_merged_datasets", Fate::Ignored, "", "octet shuffles all sequences, as the trainer there does"},
-    {"chat_template", Fate::Mapped, "chat_template", "", template_rule},
-    {"chat_template_jinja", Fate::Refused, "", "octet has templates of its own; see chat_template"},
-    {"default_system_message", Fate::Mapped, "default_system"},
-    {"train_on_inputs", Fate::Mapped, "train_on", "", inputs_rule},
-    {"roles_to_train", Fate::Mapped, "train_on", "", trained_roles_rule},
-    {"eot_tokens", Fate::Ignored, "", "octet trains the token that ends each message of the template"},
-    {"special_tokens.**", Fate::Ignored, "", "", special_token_rule},
-    {"tokens.**", Fate::Ignored, "", "", special_token_rule},
+constexpr KeyRules kRules[] = {
+    {"datasets.*.message_property_mappings.*", property_rule},
+    {"datasets.*.roles.*", roles_rule},
+    {"datasets.*.roles_to_train roles_to_train", trained_roles_rule},
+    {"datasets.*.message_field_training", training_field_rule},
+    {"datasets.*.field_tools", tools_field_rule},
+    {"datasets.*.field_thinking", thinking_field_rule},
+    {"chat_template", template_rule},
+    {"train_on_inputs", inputs_rule},
 };
 
 }  // namespace
 
-std::span<const ToolKey> axolotl_data_keys() {
-  return kKeys;
+std::span<const KeyRules> axolotl_data_rules() {
+  return kRules;
 }
 
 void finish_axolotl_data(Importer& importer) {

@@ -71,10 +71,9 @@ void check_recompute(Importer& importer) {
       first_on(importer, {"gradient_checkpointing", "fsdp_config.fsdp_activation_checkpointing",
                           "fsdp_config.activation_checkpointing", "enable_activation_checkpointing"});
   if (!leaf || !is_fp8(importer)) return;
-  importer.find({.name = "fp8-with-recompute",
-                 .where = leaf->describe(),
-                 .there = "the casts to FP8 are recomputed, too; with FSDP2 that made FP8 slower than BF16",
-                 .here = "recomputes only what the memory needs, and keeps what is FP8 already"});
+  importer.find("fp8-with-recompute", *leaf,
+                "the casts to FP8 are recomputed, too; with FSDP2 that made FP8 slower than BF16",
+                "recomputes only what the memory needs, and keeps what is FP8 already");
 }
 
 void check_compile(Importer& importer) {

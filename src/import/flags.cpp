@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "import/key_table.h"
 #include "import/rules.h"
 #include "import/tools.h"
 
@@ -14,8 +15,10 @@ namespace {
 
 // octet's own default is FP8, so a switch that is off asks for something.
 void fp8_switch(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null() || !leaf.is_off())
-    fp8_rule(importer, leaf);
+  if (!leaf.is_off())
+    importer.map(leaf, "mixed_precision", "fp8");
+  else if (leaf.is_null())
+    importer.ignore(leaf, "off");
   else if (importer.value("mixed_precision") == "fp8")
     importer.warn(leaf, "no effect, because mixed_precision is fp8");
   else if (importer.is_set("mixed_precision"))
@@ -25,36 +28,27 @@ void fp8_switch(Importer& importer, const TreeLeaf& leaf) {
 }
 
 // Flags of scripts that people follow. They belong to no tool's file.
-constexpr ToolKey kScriptKeys[] = {
-    {"use_te", Fate::Ignored, "", "not needed: octet has its own FP8 kernels, Transformer Engine is not used",
-     nullptr, true},
-    {"use_transformer_engine", Fate::Ignored, "",
-     "not needed: octet has its own FP8 kernels, Transformer Engine is not used", nullptr, true},
-    {"fp8_backend", Fate::Ignored, "", "", fp8_backend_rule},
-    {"empty_cache_freq", Fate::Ignored, "", "not needed: memory is planned before the first step"},
-    {"num_workers", Fate::Ignored, "", "not needed: the loader uses its own threads (num_threads)"},
-    {"use_flash_attn", Fate::Ignored, "", "not needed: octet always uses fused attention", nullptr, true},
-    {"num_gpus", Fate::Refused, "", "start one process per GPU with 'octet launch -n N train ...'"},
-    {"n_gpus", Fate::Refused, "", "start one process per GPU with 'octet launch -n N train ...'"},
-    {"world_size", Fate::Refused, "", "start one process per GPU with 'octet launch -n N train ...'"},
-    {"dropout", Fate::Refused, "", "octet trains without dropout; with LoRA there is lora_dropout"},
-    {"no_te", Fate::Ignored, "", "not needed: Transformer Engine is not used", nullptr, true},
-    {"fp8", Fate::Mapped, "", "", fp8_switch, true},
-    {"bf16", Fate::Mapped, "", "", bf16_rule, true},
-    {"use_bf16", Fate::Mapped, "", "", bf16_rule, true},
-    {"fp16", Fate::Warned, "", "", fp16_rule, true},
-    {"load_in_fp8", Fate::Refused, "",
-     "it loads weights for inference; octet trains in FP8 with mixed_precision fp8", nullptr, true},
-    {"compile", Fate::Ignored, "", "not needed: the kernels are compiled and fused already", nullptr, true},
-    {"fsdp_sharding_strategy", Fate::Mapped, "", "", fsdp_rule},
-    {"fsdp_version", Fate::Ignored, "", "not needed: sharding_mode says what ranks share"},
-    {"zero3", Fate::Mapped, "sharding_mode", "", fsdp_rule, true},
-    {"local_rank", Fate::Ignored, "", "not needed: ranks are found from the launcher's environment"},
+constexpr KeyRules kRules[] = {
+    {"fp8!", fp8_switch},
+    {"bf16! use_bf16!", bf16_rule},
+    {"fp16!", fp16_rule},
+    {"fsdp_sharding_strategy zero3!", fsdp_rule},
 };
+
+constexpr std::string_view kKeys = R"(
+use_te! use_transformer_engine! use_flash_attn! no_te! compile! : ignored, octet has its own kernels
+empty_cache_freq : ignored, octet plans all memory before the first step
+num_workers : ignored, octet prepares, packs and loads data in its own way
+fsdp_version local_rank : ignored, octet starts and connects its ranks in its own way, see docs/ranks.md
+num_gpus n_gpus world_size : refused, start one process per GPU with 'octet launch -n N train ...'
+dropout : refused, octet trains without dropout; with LoRA there is lora_dropout
+load_in_fp8! : refused, it loads weights for inference; octet trains in FP8 with mixed_precision fp8
+fp8_backend : ignored, octet has its own kernels
+)";
 
 const Tool& every_tool() {
   static const std::vector<ToolKey> keys = [] {
-    std::vector<ToolKey> all(std::begin(kScriptKeys), std::end(kScriptKeys));
+    std::vector<ToolKey> all = key_table(kRules, kKeys);
     for (const Tool* tool : tools()) all.insert(all.end(), tool->keys.begin(), tool->keys.end());
     return all;
   }();

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "config/config.h"
+#include "import/key_table.h"
 #include "import/rules.h"
 #include "import/tools.h"
 #include "import/trl_data.h"
@@ -34,35 +35,14 @@ void packing_rule(Importer& importer, const TreeLeaf& leaf) {
       strategy == "wrapped" ? "documents are cut where a sequence ends" : "documents do not see each other");
 }
 
-void peft_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.map(leaf, "finetuning_type", "full");
-  } else {
-    importer.map(leaf, "finetuning_type", "lora");
-  }
-}
-
 void assistant_only_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-  } else if (leaf.is_off()) {
+  if (importer.skips_null(leaf)) return;
+  if (leaf.is_off()) {
     if (!importer.is_set("train_on")) importer.set("train_on", "all", leaf.name, leaf.place);
     importer.derive(leaf, "the loss is taken on all tokens");
   } else {
     importer.map(leaf, "train_on", "completion");
   }
-}
-
-void completion_only_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-  } else {
-    importer.map(leaf, "train_on", leaf.is_off() ? "all" : "completion");
-  }
-}
-
-void shuffle_rule(Importer& importer, const TreeLeaf& leaf) {
-  importer.ignore(leaf, "octet shuffles unless data_order is sequential");
 }
 
 void dtype_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -74,27 +54,8 @@ void dtype_rule(Importer& importer, const TreeLeaf& leaf) {
   }
   const bool wants_fp8 = importer.tree().is_on("fp8") || importer.value("mixed_precision") == "fp8";
   if (wants_fp8 && (word == "float32" || word == "fp32")) {
-    importer.find({.name = "fp8-on-fp32",
-                   .where = leaf.describe(),
-                   .there = "with fp32 weights, everything outside FP8 is computed in fp32",
-                   .here = "uses BF16 outside the FP8 matrix products"});
-  }
-}
-
-void loss_type_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string word = plain_word(leaf.text);
-  if (leaf.is_null() || word.find("nll") != word.npos) {
-    importer.ignore(leaf, "cross entropy, as in octet");
-  } else {
-    importer.refuse(leaf, "octet trains with cross entropy (and penalty_type)");
-  }
-}
-
-void task_type_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null() || plain_word(leaf.text) == "causal_lm") {
-    importer.ignore(leaf, "a language model, as octet trains");
-  } else {
-    importer.refuse(leaf, "octet trains language models only");
+    importer.find("fp8-on-fp32", leaf, "with fp32 weights, everything outside FP8 is computed in fp32",
+                  "uses BF16 outside the FP8 matrix products");
   }
 }
 
@@ -111,92 +72,60 @@ void template_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-constexpr const char* kPreference = "for DPO, GRPO or other preference training, which octet does not have";
-constexpr const char* kPreparation = "octet prepares data in its own way";
-
-constexpr ToolKey kTrlKeys[] = {
-    {"model_name_or_path", Fate::Mapped, "model_name_or_path", "", model_rule},
-    {"model_revision", Fate::Refused, "", "", revision_rule},
-    {"max_length", Fate::Mapped, "max_seq_length"},
-    {"max_seq_length", Fate::Mapped, "max_seq_length"},
-    {"packing", Fate::Mapped, "packing", "", packing_rule},
-    {"packing_strategy", Fate::Derived, "", "used with packing"},
-    {"dataset_text_field", Fate::Mapped, "text_column", "",
-     [](Importer& importer, const TreeLeaf& leaf) {
-       if (leaf.is_null() || leaf.text == "text") {
-         importer.ignore(leaf, "the usual name; octet looks at the columns");
-       } else {
-         importer.map(leaf, "text_column", leaf.text);
-       }
-     }},
-    {"completion_only_loss", Fate::Mapped, "train_on", "", completion_only_rule, true},
-    {"assistant_only_loss", Fate::Mapped, "train_on", "", assistant_only_rule, true},
-    {"use_peft", Fate::Mapped, "finetuning_type", "", peft_rule, true},
-    {"lora_r", Fate::Mapped, "lora_rank"},
-    {"lora_alpha", Fate::Mapped, "lora_alpha"},
-    {"lora_dropout", Fate::Mapped, "lora_dropout"},
-    {"lora_target_modules", Fate::Mapped, "lora_target", "", lora_target_rule},
-    {"lora_modules_to_save", Fate::Refused, "", "octet trains adapters on the matrices of the layers only"},
-    {"lora_task_type", Fate::Derived, "", "", task_type_rule},
-    {"lora_target_parameters", Fate::Refused, "", "octet has adapters for modules only"},
-    {"use_rslora", Fate::Mapped, "use_rslora", "", nullptr, true},
-    {"use_dora", Fate::Refused, "", "octet has no DoRA; use plain LoRA, rsLoRA (use_rslora) or LoRA+",
-     nullptr, true},
-    {"load_in_4bit", Fate::Warned, "", "", quantized_base_rule, true},
-    {"load_in_8bit", Fate::Warned, "", "", quantized_base_rule, true},
-    {"bnb_4bit_quant_type", Fate::Ignored, "", "only for 4-bit weights"},
-    {"bnb_4bit_compute_dtype", Fate::Ignored, "", "only for 4-bit weights"},
-    {"bnb_4bit_use_double_quant", Fate::Ignored, "", "only for 4-bit weights", nullptr, true},
-    {"bnb_4bit_quant_storage", Fate::Ignored, "", "only for 4-bit weights"},
-    {"use_bnb_nested_quant", Fate::Ignored, "", "only for 4-bit weights", nullptr, true},
-    {"attn_implementation", Fate::Ignored, "",
-     "octet has its own attention; the result is the same function"},
-    {"use_flash_attention_2", Fate::Ignored, "", "octet has its own attention", nullptr, true},
-    {"dtype", Fate::Ignored, "", "", dtype_rule},
-    {"torch_dtype", Fate::Ignored, "", "", dtype_rule},
-    {"chat_template", Fate::Mapped, "chat_template", "", template_rule},
-    {"chat_template_path", Fate::Warned, "", "octet takes the template of the tokenizer, or chat_template"},
-    {"system_prompt", Fate::Mapped, "default_system"},
-    {"eos_token", Fate::Warned, "", "octet takes the end token of the chat template"},
-    {"pad_token", Fate::Ignored, "", "octet masks padding, whatever the token"},
-    {"loss_type", Fate::Derived, "", "", loss_type_rule},
-    {"shuffle_dataset", Fate::Ignored, "", "", shuffle_rule, true},
-    {"activation_offloading", Fate::Warned, "", "octet keeps or recomputes activations on the GPU", nullptr,
-     true},
-    {"eval_packing", Fate::Ignored, "", kPreparation},
-    {"padding_free", Fate::Ignored, "", kPreparation, nullptr, true},
-    {"pad_to_multiple_of", Fate::Ignored, "", kPreparation},
-    {"dataset_num_proc", Fate::Ignored, "", kPreparation},
-    {"dataset_kwargs", Fate::Ignored, "", kPreparation},
-    {"dataset_kwargs.**", Fate::Ignored, "", kPreparation},
-    {"dataset_batch_size", Fate::Ignored, "", kPreparation},
-    {"num_of_sequences", Fate::Ignored, "", kPreparation},
-    {"chars_per_token", Fate::Ignored, "", kPreparation},
-    {"truncation_mode", Fate::Ignored, "", kPreparation},
-    {"preprocessing_num_workers", Fate::Ignored, "", kPreparation},
-    {"dataset_streaming", Fate::Ignored, "", kPreparation, nullptr, true},
-    {"ignore_bias_buffers", Fate::Ignored, "", "a setting of PyTorch", nullptr, true},
-    {"router_aux_loss_coef", Fate::Ignored, "", "for experts"},
-    {"model_init_kwargs", Fate::Ignored, "", "how the model is loaded there"},
-    {"model_init_kwargs.**", Fate::Ignored, "", "how the model is loaded there"},
-    {"trust_remote_code", Fate::Ignored, "", "octet runs no code of a model", nullptr, true},
-    {"hub_model_revision", Fate::Ignored, "", "nothing is uploaded"},
-    {"callbacks", Fate::Ignored, "", "code of that program"},
-    {"benchmarks", Fate::Ignored, "", "code of that program"},
-    {"wandb_entity", Fate::Mapped, "wandb_entity"},
-    {"wandb_project", Fate::Mapped, "wandb_project"},
-    {"gradient_checkpointing_use_reentrant", Fate::Ignored, "", "how PyTorch recomputes", nullptr, true},
-    {"max_prompt_length", Fate::Refused, "", kPreference},
-    {"beta", Fate::Refused, "", kPreference},
-    {"max_completion_length", Fate::Refused, "", kPreference},
-    {"num_generations", Fate::Refused, "", kPreference},
-    {"reward_funcs", Fate::Refused, "", kPreference},
-    {"reward_weights", Fate::Refused, "", kPreference},
-    {"dataset_prompt_column", Fate::Refused, "", kPreference},
-    {"use_vllm", Fate::Refused, "", kPreference, nullptr, true},
-    {"log_completions", Fate::Ignored, "", kPreference},
-    {"scale_rewards", Fate::Ignored, "", kPreference},
+constexpr KeyRules kRules[] = {
+    {"model_name_or_path", model_rule},
+    {"packing", packing_rule},
+    {"assistant_only_loss!", assistant_only_rule},
+    {"lora_target_modules", lora_target_rule},
+    {"load_in_4bit! load_in_8bit!", quantized_base_rule},
+    {"dtype torch_dtype", dtype_rule},
+    {"chat_template", template_rule},
+    {"dataset_mixture.test_split_size test_split_size", held_out_rule},
 };
+
+constexpr std::string_view kKeys = R"(
+max_length=max_seq_length max_seq_length lora_r=lora_rank lora_alpha lora_dropout use_rslora!
+  system_prompt=default_system wandb_entity wandb_project dataset_name=dataset dataset_config=dataset_subset
+  dataset_train_split=dataset_split dataset_split dataset_mixture.datasets.*.id=dataset datasets.*.path=dataset
+  : mapped
+packing_strategy : derived, used with packing
+dataset_test_split dataset_splits dataset_configs dataset_mixture.datasets.*.config dataset_mixture.datasets.*.split
+  datasets.*.name datasets.*.split : derived, used with the dataset
+bnb_4bit_quant_type bnb_4bit_compute_dtype bnb_4bit_use_double_quant! bnb_4bit_quant_storage use_bnb_nested_quant!
+  : ignored, only with 4-bit weights, which octet does not have
+attn_implementation use_flash_attention_2! : ignored, octet has its own kernels
+pad_token : ignored, octet masks padding, whatever the token
+eval_packing padding_free! pad_to_multiple_of dataset_num_proc dataset_kwargs dataset_kwargs.** dataset_batch_size
+  num_of_sequences chars_per_token truncation_mode preprocessing_num_workers dataset_streaming!
+  : ignored, octet prepares, packs and loads data in its own way
+ignore_bias_buffers! callbacks benchmarks : ignored, no setting
+router_aux_loss_coef log_completions scale_rewards
+  : ignored, only with a method or an optimizer that octet does not have
+model_init_kwargs model_init_kwargs.** trust_remote_code!
+  : ignored, octet takes the model and its tokenizer as their files say, and runs no code of them
+hub_model_revision : ignored, nothing is uploaded
+gradient_checkpointing_use_reentrant! : ignored, octet chooses itself what to recompute
+dataset_mixture.seed : ignored, octet has one seed for everything, the key seed
+dataset_mixture.datasets.*.columns datasets.*.columns : ignored, octet looks at the columns
+chat_template_path : warned, octet takes the template of the tokenizer, or chat_template
+eos_token : warned, octet takes the end token of the chat template
+activation_offloading! : warned, octet keeps or recomputes activations on the GPU
+lora_modules_to_save : refused, octet trains adapters on the matrices of the layers only
+lora_target_parameters : refused, octet has adapters for modules only
+use_dora! : refused, octet has no DoRA; use plain LoRA, rsLoRA (use_rslora) or LoRA+
+max_prompt_length beta max_completion_length num_generations reward_funcs reward_weights dataset_prompt_column
+  use_vllm! : refused, for DPO, GRPO or other preference training, which octet does not have
+datasets.*.data_files : refused, name the files themselves as datasets
+dataset_text_field : text ignored, the usual name; octet looks at the columns | -> text_column
+completion_only_loss! : null ignored, null: the default | off -> train_on all | -> train_on completion
+use_peft! : off -> finetuning_type full | -> finetuning_type lora
+lora_task_type : causal_lm ignored, a language model, as octet trains | refused, octet trains language models only
+loss_type : nll chunked_nll ignored, cross entropy, as in octet
+  | refused, octet trains with cross entropy (and penalty_type)
+shuffle_dataset! : ignored, octet shuffles unless data_order is sequential
+model_revision : off main ignored, main: the newest
+  | refused, octet takes the main revision; download this one and name its folder
+)";
 
 constexpr ToolDefault kDefaults[] = {
     {"num_train_epochs", "3", "max_steps"},
@@ -216,40 +145,15 @@ bool is_known(const TreeLeaf& leaf) {
 }
 
 int points_of(const SettingsTree& tree) {
-  constexpr std::string_view kCertain[] = {"per_device_eval_batch_size",
-                                           "dataloader_drop_last",
-                                           "ddp_find_unused_parameters",
-                                           "fp16_opt_level",
-                                           "half_precision_backend",
-                                           "remove_unused_columns",
-                                           "dataset_train_split",
-                                           "dataset_mixer",
-                                           "label_names",
-                                           "push_to_hub"};
-  constexpr std::string_view kTypical[] = {"output_dir",
-                                           "per_device_train_batch_size",
-                                           "num_train_epochs",
-                                           "eval_strategy",
-                                           "evaluation_strategy",
-                                           "save_strategy",
-                                           "logging_strategy",
-                                           "do_train",
-                                           "do_eval",
-                                           "fp16",
-                                           "bf16",
-                                           "optim",
-                                           "report_to",
-                                           "adam_epsilon",
-                                           "lr_scheduler_type",
-                                           "dataset_name",
-                                           "use_peft",
-                                           "torch_dtype",
-                                           "seed",
-                                           "overwrite_output_dir",
-                                           "logging_steps",
-                                           "deepspeed",
-                                           "fsdp",
-                                           "save_total_limit"};
+  constexpr std::string_view kCertain =
+      "per_device_eval_batch_size dataloader_drop_last ddp_find_unused_parameters fp16_opt_level "
+      "half_precision_backend remove_unused_columns dataset_train_split dataset_mixer label_names "
+      "push_to_hub";
+  constexpr std::string_view kTypical =
+      "output_dir per_device_train_batch_size num_train_epochs eval_strategy evaluation_strategy "
+      "save_strategy logging_strategy do_train do_eval fp16 bf16 optim report_to adam_epsilon "
+      "lr_scheduler_type dataset_name use_peft torch_dtype seed overwrite_output_dir logging_steps "
+      "deepspeed fsdp save_total_limit";
   // What only octet has makes it a file of octet with keys of Transformers.
   constexpr std::string_view kOwn[] = {
       "mixed_precision", "dataset", "model_preset", "eval_split", "fp8_recipe", "target_effective_batch_size",
@@ -261,7 +165,7 @@ int points_of(const SettingsTree& tree) {
   const int points = count_keys(tree, kCertain, 20) + count_keys(tree, kTypical, 8);
   if (!std::ranges::all_of(tree.leaves, is_known)) return points;
   // A short file of which every key is spelled as there.
-  constexpr std::string_view kMore[] = {"model_name_or_path", "learning_rate"};
+  constexpr std::string_view kMore = "model_name_or_path learning_rate";
   return points + count_keys(tree, kTypical, 4) + count_keys(tree, kMore, 12);
 }
 
@@ -324,7 +228,8 @@ void finish(Importer& importer) {
 }  // namespace
 
 const Tool& hf_trainer_tool() {
-  static const std::vector<ToolKey> keys = joined_keys({kTrlKeys, trl_data_keys(), hf_training_keys()});
+  static const std::vector<ToolKey> keys =
+      joined_keys({trl_data_keys(), key_table(kRules, kKeys), hf_training_keys()});
   static const Tool tool{.name = "Hugging Face TrainingArguments",
                          .word = "hf",
                          .keys = keys,

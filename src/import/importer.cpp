@@ -9,24 +9,15 @@
 #include "base/text.h"
 #include "config/config.h"
 #include "import/diagnosis.h"
+#include "import/rules.h"
 
 namespace octet {
 namespace {
 
-std::vector<std::string_view> parts_of(std::string_view name, char separator = '.') {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t dot = name.find(separator);
-    parts.push_back(name.substr(0, dot));
-    if (dot == std::string_view::npos) return parts;
-    name.remove_prefix(dot + 1);
-  }
-}
-
 bool matches(std::string_view pattern, std::string_view name) {
   if (pattern == name) return true;
   if (pattern.find('*') == std::string_view::npos) return false;
-  const auto wanted = parts_of(pattern), given = parts_of(name);
+  const auto wanted = parts_of(pattern, '.'), given = parts_of(name, '.');
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i] == "**") return i + 1 == wanted.size() && given.size() >= i;
     if (i >= given.size() || (wanted[i] != "*" && wanted[i] != given[i])) return false;
@@ -34,8 +25,20 @@ bool matches(std::string_view pattern, std::string_view name) {
   return wanted.size() == given.size();
 }
 
-std::string off_reason(const ToolKey& row) {
-  return row.reason.empty() ? "off" : "off, which is what octet does";
+bool is_value(std::string_view value, const TreeLeaf& leaf) {
+  if (value == "null") return leaf.is_null();
+  if (value == "off") return leaf.is_off();
+  if (leaf.kind != TreeLeaf::Kind::Scalar) return false;
+  const std::string word = plain_word(leaf.text);
+  if (word == value || word.substr(word.rfind('.') + 1) == value) return true;  // IntervalStrategy.STEPS
+  if (const auto number = parse_double(value)) return leaf.number() == number;
+  const auto flag = parse_bool(value);
+  return flag && leaf.flag() == flag;
+}
+
+bool fits(const KeyCase& given, const TreeLeaf& leaf) {
+  return given.values.empty() ||
+         std::ranges::any_of(given.values, [&](std::string_view value) { return is_value(value, leaf); });
 }
 
 }  // namespace
@@ -122,11 +125,12 @@ void Importer::include(const Tool& tool, const SettingsTree& tree, std::string p
 }
 
 const ToolKey* Importer::row_of(const Tool& tool, std::string_view name) {
-  const auto exact = std::ranges::find(tool.keys, name, &ToolKey::name);
-  if (exact != tool.keys.end()) return &*exact;
-  const auto found =
-      std::ranges::find_if(tool.keys, [&](const ToolKey& row) { return matches(row.name, name); });
-  return found == tool.keys.end() ? nullptr : &*found;
+  const ToolKey* best = nullptr;
+  for (const ToolKey& row : tool.keys) {
+    if (row.name == name) return &row;
+    if (matches(row.name, name) && (!best || row.name.size() > best->name.size())) best = &row;
+  }
+  return best;
 }
 
 void Importer::apply_row(const ToolKey& row, const TreeLeaf& leaf) {
@@ -134,29 +138,50 @@ void Importer::apply_row(const ToolKey& row, const TreeLeaf& leaf) {
     row.rule(*this, leaf);
     return;
   }
-  const std::string reason(row.reason);
-  switch (row.fate) {
-    case Fate::Mapped:
-      if (leaf.is_null() || leaf.kind == TreeLeaf::Kind::EmptyMap) {
-        ignore(leaf, "null: the default");
-      } else if (leaf.kind == TreeLeaf::Kind::List) {
-        map_list(leaf, row.octet_key, leaf.items, reason);
-      } else {
-        map(leaf, row.octet_key, leaf.text, reason);
-      }
-      return;
-    case Fate::Warned:
-    case Fate::Refused:
-      if (leaf.is_off()) {
-        ignore(leaf, off_reason(row));
-        return;
-      }
-      break;
-    case Fate::Derived:
-    case Fate::Ignored:
-      break;
+  const auto found = std::ranges::find_if(row.cases, [&](const KeyCase& one) { return fits(one, leaf); });
+  if (found == row.cases.end()) return;
+  const bool is_only = row.cases.size() == 1, is_else = found->values.empty();
+  const bool is_objection = found->fate == Fate::Warned || found->fate == Fate::Refused;
+  if (is_else && (!is_only || found->fate == Fate::Mapped) &&
+      (leaf.is_null() || leaf.kind == TreeLeaf::Kind::EmptyMap)) {
+    ignore(leaf, "null: the default");
+  } else if (is_only && is_objection && leaf.is_off()) {
+    ignore(leaf, "off, which is what octet does");
+  } else if (is_only && is_objection && row.name.ends_with(".**")) {
+    apply_section(row, leaf);
+  } else {
+    apply_case(row, *found, leaf);
   }
-  judge(leaf, row.fate, reason);
+}
+
+void Importer::apply_case(const ToolKey& row, const KeyCase& chosen, const TreeLeaf& leaf) {
+  const std::string reason(chosen.reason);
+  const std::string_view key = chosen.octet_key.empty() ? row.target() : chosen.octet_key;
+  const auto word =
+      std::ranges::find_if(chosen.values, [&](std::string_view value) { return is_value(value, leaf); });
+  if (chosen.fate != Fate::Mapped) {
+    judge(leaf, chosen.fate, reason);
+  } else if (!chosen.value.empty()) {
+    map(leaf, key, std::string(chosen.value), reason);
+  } else if (word != chosen.values.end()) {
+    map(leaf, key, std::string(*word), reason);
+  } else if (leaf.kind == TreeLeaf::Kind::List) {
+    map_list(leaf, key, leaf.items, reason);
+  } else {
+    map(leaf, key, leaf.text, reason);
+  }
+}
+
+// One verdict says why a section is refused or left out; more would hide the other keys.
+void Importer::apply_section(const ToolKey& row, const TreeLeaf& leaf) {
+  const auto first = std::ranges::find_if(tree_->leaves, [&](const TreeLeaf& other) {
+    return !other.is_off() && row_of(*tool_, other.name) == &row;
+  });
+  if (&leaf == &*first) {
+    apply_case(row, row.cases.front(), leaf);
+  } else {
+    derive(leaf, fmt::format("part of {}", row.name.substr(0, row.name.size() - 3)));
+  }
 }
 
 void Importer::apply_unknown(const TreeLeaf& leaf) {
@@ -241,6 +266,23 @@ void Importer::unset(std::string_view key) {
 void Importer::find(Finding finding) {
   if (std::ranges::find(result_.findings, finding.name, &Finding::name) == result_.findings.end())
     result_.findings.push_back(std::move(finding));
+}
+
+void Importer::find(std::string name, const TreeLeaf& leaf, std::string there, std::string here) {
+  find({.name = std::move(name),
+        .where = leaf.describe(),
+        .there = std::move(there),
+        .here = std::move(here)});
+}
+
+bool Importer::skips_off(const TreeLeaf& leaf) {
+  if (leaf.is_off()) ignore(leaf, "off");
+  return leaf.is_off();
+}
+
+bool Importer::skips_null(const TreeLeaf& leaf) {
+  if (leaf.is_null()) ignore(leaf, "null: the default");
+  return leaf.is_null();
 }
 
 // Of several keys that land in one of octet's, the last one decides, unless they are its items.

@@ -24,16 +24,24 @@ class Importer;
 // Decides about one value: calls map, derive, ignore, warn or refuse once, or else the value counts as derived.
 using ValueRule = void (*)(Importer&, const TreeLeaf&);
 
-// A row of a tool's table. Without a rule:
-//   Mapped          the value goes to octet_key as it is; null is ignored
-//   Warned, Refused only if the value asks for something (TreeLeaf::is_off); otherwise it is ignored
-struct ToolKey {
-  std::string_view name;  // dotted. "*": any one part; "**" as the last part: everything below
+// What becomes of some values of a key.
+struct KeyCase {
+  std::vector<std::string_view> values;  // words, numbers, null or off; empty: all others
   Fate fate = Fate::Ignored;
-  std::string_view octet_key = "";
-  std::string_view reason = "";  // one short sentence without a full stop
+  std::string_view octet_key = "";  // Mapped: the key, if it is not that of the row
+  std::string_view value = "";      // Mapped: instead of the given one
+  std::string_view reason = "";     // one short sentence without a full stop
+};
+
+// A row of a tool's table: a rule or cases. See key_table.h.
+struct ToolKey {
+  std::string_view name;            // dotted. "*": any one part; "**" as the last part: everything below
+  std::string_view octet_key = "";  // if it has another name than here
   ValueRule rule = nullptr;
-  bool is_switch = false;  // as a flag it may stand alone: --overwrite_output_dir
+  std::vector<KeyCase> cases = {};  // the first that fits decides
+  bool is_switch = false;           // as a flag it may stand alone: --overwrite_output_dir
+
+  std::string_view target() const { return octet_key.empty() ? name : octet_key; }
 };
 
 // A default of the tool that differs from octet's. It is written out unless the key, or one of `unless` (separated by
@@ -132,6 +140,10 @@ class Importer {
   bool is_set(std::string_view key) const { return result_.find(key) != nullptr; }
   std::string value(std::string_view key) const { return result_.value(key); }
   void find(Finding finding);  // once per name
+  void find(std::string name, const TreeLeaf& leaf, std::string there, std::string here);
+  // True if the leaf asks for nothing, which is then its verdict.
+  bool skips_off(const TreeLeaf& leaf);
+  bool skips_null(const TreeLeaf& leaf);
 
   // Calls the function after all rows of the tree at hand, before finish: for what depends on keys further down.
   void later(std::function<void(Importer&)> function) { later_.push_back(std::move(function)); }
@@ -140,7 +152,7 @@ class Importer {
   // `prefix`: where the tree stands in the first file ("deepspeed."), or "".
   void include(const Tool& tool, const SettingsTree& tree, std::string prefix = "");
 
-  // The row that knows a key of this tool, or nullptr.
+  // The row that knows a key of this tool, or nullptr. Of several patterns, the longest.
   static const ToolKey* row_of(const Tool& tool, std::string_view name);
 
  private:
@@ -148,6 +160,8 @@ class Importer {
   void judge(const TreeLeaf& leaf, Fate fate, std::string reason, std::string key = "",
              std::string octet = "");
   void apply_row(const ToolKey& row, const TreeLeaf& leaf);
+  void apply_case(const ToolKey& row, const KeyCase& chosen, const TreeLeaf& leaf);
+  void apply_section(const ToolKey& row, const TreeLeaf& leaf);
   void apply_unknown(const TreeLeaf& leaf);
   void set_own_keys();
   void check_values();

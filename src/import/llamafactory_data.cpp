@@ -96,12 +96,10 @@ void name_datasets(Importer& importer, const TreeLeaf& leaf, const std::string& 
     take_datasets(importer, leaf, key, names);
     std::error_code error;
     if (std::ranges::all_of(names, [&](const std::string& name) { return fs::exists(name, error); })) return;
-    importer.find(
-        {.name = "no-dataset-info",
-         .where = leaf.describe(),
-         .there = fmt::format("LLaMA-Factory looks {} up in {}/dataset_info.json, which is not here",
+    importer.find("no-dataset-info", leaf,
+                  fmt::format("LLaMA-Factory looks {} up in {}/dataset_info.json, which is not here",
                               fmt::join(names, ", "), given.empty() ? "data" : given),
-         .here = "needs that file (set dataset_dir), or paths or hub ids as dataset"});
+                  "needs that file (set dataset_dir), or paths or hub ids as dataset");
     if (const TreeLeaf* named = importer.main_tree().find("dataset_dir"); named && !given.empty()) {
       importer.later([leaf = *named](Importer& after) {
         after.map(leaf, "dataset_dir", leaf.text, "without dataset_info.json at the moment");
@@ -136,26 +134,6 @@ void dataset_rule(Importer& importer, const TreeLeaf& leaf) {
 
 void eval_dataset_rule(Importer& importer, const TreeLeaf& leaf) {
   name_datasets(importer, leaf, "eval_dataset");
-}
-
-void max_samples_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: all");
-  } else {
-    importer.derive(leaf, "the most examples of each dataset");
-  }
-}
-
-void mix_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string strategy = plain_word(leaf.text);
-  if (leaf.is_null() || strategy == "concat") {
-    importer.ignore(leaf, "concat: every example once per epoch, as in octet");
-  } else if (strategy.starts_with("interleave")) {
-    importer.derive(leaf,
-                    "interleave_probs are the weights of the datasets; without them all weigh the same");
-  } else {
-    importer.refuse(leaf, "expected concat, interleave_under or interleave_over");
-  }
 }
 
 }  // namespace octet

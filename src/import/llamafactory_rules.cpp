@@ -34,23 +34,10 @@ void stage_rule(Importer& importer, const TreeLeaf& leaf) {
     importer.refuse(leaf,
                     "octet pretrains (pt) and fine-tunes (sft); it has no preference or reward training");
     if (importer.tree().is_on("fp8")) {
-      importer.find(
-          {.name = "fp8-only-in-pt-and-sft",
-           .where = leaf.describe(),
-           .there = "LLaMA-Factory sets FP8 up for pt and sft alone: in this stage fp8 does nothing",
-           .here = "does not have this stage"});
+      importer.find("fp8-only-in-pt-and-sft", leaf,
+                    "LLaMA-Factory sets FP8 up for pt and sft alone: in this stage fp8 does nothing",
+                    "does not have this stage");
     }
-  }
-}
-
-void finetuning_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string type = plain_word(leaf.text);
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-  } else if (type == "full" || type == "lora") {
-    importer.map(leaf, "finetuning_type", type);
-  } else {
-    importer.refuse(leaf, "octet has full and lora");
   }
 }
 
@@ -94,10 +81,6 @@ void adapter_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void new_adapter_rule(Importer& importer, const TreeLeaf& leaf) {
-  importer.ignore(leaf, "only with adapter_name_or_path");
-}
-
 void lf_packing_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_null()) {
     importer.derive(leaf, "null: on for pretraining, off for fine-tuning");
@@ -108,59 +91,27 @@ void lf_packing_rule(Importer& importer, const TreeLeaf& leaf) {
   } else {
     importer.map(leaf, "packing", "best_fit");
     if (!importer.tree().is_on("neat_packing")) {
-      importer.find({.name = "packing-mixes-documents",
-                     .where = leaf.describe(),
-                     .there = "without neat_packing, examples in one sequence see each other",
-                     .here = "keeps examples apart"});
+      importer.find("packing-mixes-documents", leaf,
+                    "without neat_packing, examples in one sequence see each other", "keeps examples apart");
     }
   }
 }
 
-void neat_packing_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off; octet keeps packed examples apart always");
-  } else {
-    importer.map(leaf, "packing", "best_fit", "examples do not see each other");
-  }
-}
-
-void train_on_prompt_rule(Importer& importer, const TreeLeaf& leaf) {
-  importer.map(leaf, "train_on", leaf.is_off() ? "completion" : "all");
-}
-
-void thinking_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.flag() == false) {
-    importer.warn(leaf, "octet trains on conversations as they are");
-  } else {
-    importer.ignore(leaf, "octet trains on conversations as they are");
-  }
-}
-
-void disable_recompute_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "false: octet recomputes what the memory needs");
-  } else {
-    importer.map(leaf, "gradient_checkpointing", "none");
-  }
-}
-
 void lf_recompute_rule(Importer& importer, const TreeLeaf& leaf) {
-  importer.find({.name = "gradient-checkpointing-unused",
-                 .where = leaf.describe(),
-                 .there = "LLaMA-Factory recomputes always, whatever gradient_checkpointing says; only "
-                          "disable_gradient_checkpointing changes that",
-                 .here = "recomputes only as much as the memory needs"});
+  importer.find("gradient-checkpointing-unused", leaf,
+                "LLaMA-Factory recomputes always, whatever gradient_checkpointing says; only "
+                "disable_gradient_checkpointing changes that",
+                "recomputes only as much as the memory needs");
   importer.ignore(leaf, "LLaMA-Factory does not use it; octet recomputes what the memory needs");
 }
 
 void find_dropped_fp8_recipe(Importer& importer, const TreeLeaf& leaf, std::string_view backend) {
-  importer.find({.name = "fp8-backend",
-                 .where = leaf.describe(),
-                 .there = fmt::format(
-                     "LLaMA-Factory builds an FP8 recipe {} and drops it; what runs is BF16, or torchao's "
-                     "default without torch.compile, which is slower than BF16",
-                     backend),
-                 .here = "runs the matrix products of the layers in FP8; 'octet plan' lists them"});
+  importer.find(
+      "fp8-backend", leaf,
+      fmt::format("LLaMA-Factory builds an FP8 recipe {} and drops it; what runs is BF16, or torchao's "
+                  "default without torch.compile, which is slower than BF16",
+                  backend),
+      "runs the matrix products of the layers in FP8; 'octet plan' lists them");
 }
 
 void lf_fp8_backend_rule(Importer& importer, const TreeLeaf& leaf) {
@@ -175,42 +126,25 @@ void lf_fp8_backend_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void all_gather_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
+  if (importer.skips_off(leaf)) return;
   importer.ignore(leaf, "octet gathers weights in the form that it needs");
   if (!importer.tree().is_on("fp8")) {
-    importer.find({.name = "all-gather-without-fp8",
-                   .where = leaf.describe(),
-                   .there = "without fp8: true, LLaMA-Factory logs that FP8 is on but trains in BF16",
-                   .here = "does the same as set: mixed_precision decides"});
+    importer.find("all-gather-without-fp8", leaf,
+                  "without fp8: true, LLaMA-Factory logs that FP8 is on but trains in BF16",
+                  "does the same as set: mixed_precision decides");
   } else if (importer.tree().text("fsdp_config.fsdp_version") != "2") {
-    importer.find(
-        {.name = "float8-all-gather",
-         .where = leaf.describe(),
-         .there = "only FSDP2 with one scale per tensor gathers FP8 weights; elsewhere it does nothing",
-         .here = "needs no setting for it"});
+    importer.find("float8-all-gather", leaf,
+                  "only FSDP2 with one scale per tensor gathers FP8 weights; elsewhere it does nothing",
+                  "needs no setting for it");
   }
 }
 
 void pure_bf16_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
+  if (importer.skips_off(leaf)) return;
   importer.map(leaf, "master_weights", "stochastic",
                "no fp32 copy; octet rounds updates stochastically, so that small ones count. More accurate: "
                "compact, with half a byte more per weight");
   if (!importer.is_set("mixed_precision")) importer.set("mixed_precision", "bf16", leaf.name, leaf.place);
-}
-
-void shuffling_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.map(leaf, "data_order", "sequential");
-  }
 }
 
 }  // namespace octet

@@ -17,106 +17,34 @@ constexpr std::string_view kFamilies =
     "octet has GPT-2, Llama, Qwen2.5, Qwen3 and Mistral (dense text models)";
 constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
 
-// Parts of hub ids, and what they tell.
-struct FamilyMark {
-  std::string_view part;  // of the id in lower case; one that begins with a letter begins a word there
-  std::string_view what;
-};
+// Parts of hub ids in lower case, and what they tell: "PART PART: WHAT; ...". A part that begins with a letter begins a word
+// there.
+
 // Kinds of models that octet does not train, whatever the family.
-constexpr FamilyMark kKinds[] = {
-    {"deepseek-coder-v2", "DeepSeek, a mixture of experts"},
-    {"mixtral", "Mixtral, a mixture of experts"},
-    {"pixtral", "Pixtral, a vision model"},
-    {"voxtral", "Voxtral, an audio model"},
-    {"llama-4", "Llama 4, a mixture of experts"},
-    {"llama4", "Llama 4, a mixture of experts"},
-    {"llava", "LLaVA, a vision model"},
-    {"smolvlm", "SmolVLM, a vision model"},
-    {"internvl", "InternVL, a vision model"},
-    {"-vision", "a vision model"},
-    {"_vision", "a vision model"},
-    {"-vl", "a vision model"},
-    {"-omni", "a multimodal model"},
-    {"-audio", "an audio model"},
-    {"whisper", "Whisper, an audio model"},
-    {"qwen3.5", "Qwen3.5"},
-    {"qwen3-next", "Qwen3-Next"},
-    {"qwen3-coder-next", "Qwen3-Next"},
-    {"qwen/qwen-", "the first Qwen"},
-    {"-moe", "a mixture of experts"},
-};
+constexpr std::string_view kKinds =
+    "deepseek-coder-v2: DeepSeek, a mixture of experts; mixtral: Mixtral, a mixture of experts; "
+    "pixtral: Pixtral, a vision model; voxtral: Voxtral, an audio model; "
+    "llama-4 llama4: Llama 4, a mixture of experts; llava: LLaVA, a vision model; "
+    "smolvlm: SmolVLM, a vision model; internvl: InternVL, a vision model; -vision _vision -vl: a vision model; "
+    "-omni: a multimodal model; -audio: an audio model; whisper: Whisper, an audio model; qwen3.5: Qwen3.5; "
+    "qwen3-next qwen3-coder-next: Qwen3-Next; qwen/qwen-: the first Qwen; -moe: a mixture of experts";
 // Names of families are a guess: many models are a Llama by another name. These are, or are trained on top of one of octet's.
 constexpr std::string_view kOwnParts[] = {"llama",         "qwen",           "mistral",
                                           "gpt2",          "deepseek-coder", "deepseek-llm",
                                           "deepseek-math", "falcon3",        "phind"};
-constexpr FamilyMark kFamilyMarks[] = {
-    {"gemma", "Gemma"},
-    {"deepseek", "DeepSeek"},
-    {"phi-", "Phi"},
-    {"phi1", "Phi"},
-    {"phi2", "Phi"},
-    {"phi3", "Phi"},
-    {"phi4", "Phi"},
-    {"falcon", "Falcon"},
-    {"mpt-", "MPT"},
-    {"minicpm", "MiniCPM"},
-    {"glm", "GLM"},
-    {"lfm2", "LFM2"},
-    {"lfm-", "LFM"},
-    {"baichuan", "Baichuan"},
-    {"internlm", "InternLM"},
-    {"bloom", "BLOOM"},
-    {"olmo", "OLMo"},
-    {"granite", "Granite"},
-    {"starcoder", "StarCoder"},
-    {"stablelm", "StableLM"},
-    {"gpt-oss", "gpt-oss, a mixture of experts"},
-    {"gpt-neo", "GPT-Neo"},
-    {"gpt-j", "GPT-J"},
-    {"pythia", "Pythia (GPT-NeoX)"},
-    {"facebook/opt", "OPT"},
-    {"kimi", "Kimi"},
-    {"moonlight", "Moonlight"},
-    {"command-r", "Command R"},
-    {"aya-", "Aya"},
-    {"nemotron", "Nemotron"},
-    {"jamba", "Jamba"},
-    {"mamba", "Mamba"},
-    {"rwkv", "RWKV"},
-    {"exaone", "EXAONE"},
-    {"hunyuan", "Hunyuan"},
-    {"ernie", "ERNIE"},
-    {"seed-oss", "Seed-OSS"},
-    {"apertus", "Apertus"},
-    {"flan-t5", "T5"},
-    {"t5-", "T5"},
-    {"bert", "BERT"},
-    {"grok", "Grok"},
-    {"dbrx", "DBRX"},
-    {"jetmoe", "JetMoE"},
-    {"minimax", "MiniMax"},
-    {"arcee-ai/afm", "AFM"},
-};
-constexpr FamilyMark kQuantized[] = {
-    {"-awq", "AWQ"},
-    {"_awq", "AWQ"},
-    {"-gptq", "GPTQ"},
-    {"_gptq", "GPTQ"},
-    {"-bnb-4bit", "bitsandbytes"},
-    {"-4bit", "4-bit"},
-    {"-8bit", "8-bit"},
-    {"-int4", "INT4"},
-    {"-int8", "INT8"},
-    {"gguf", "GGUF"},
-    {"-aqlm", "AQLM"},
-    {"-fp8", "FP8"},
-    {"-nvfp4", "NVFP4"},
-    {"-mxfp4", "MXFP4"},
-    {"-exl2", "EXL2"},
-    {"-hqq", "HQQ"},
-    {"-quantized", "quantized"},
-    {"sparse-llama", "pruned"},
-};
+constexpr std::string_view kFamilyMarks =
+    "gemma: Gemma; deepseek: DeepSeek; phi- phi1 phi2 phi3 phi4: Phi; falcon: Falcon; mpt-: MPT; "
+    "minicpm: MiniCPM; glm: GLM; lfm2: LFM2; lfm-: LFM; baichuan: Baichuan; internlm: InternLM; bloom: BLOOM; "
+    "olmo: OLMo; granite: Granite; starcoder: StarCoder; stablelm: StableLM; "
+    "gpt-oss: gpt-oss, a mixture of experts; gpt-neo: GPT-Neo; gpt-j: GPT-J; pythia: Pythia (GPT-NeoX); "
+    "facebook/opt: OPT; kimi: Kimi; moonlight: Moonlight; command-r: Command R; aya-: Aya; nemotron: Nemotron; "
+    "jamba: Jamba; mamba: Mamba; rwkv: RWKV; exaone: EXAONE; hunyuan: Hunyuan; ernie: ERNIE; seed-oss: Seed-OSS; "
+    "apertus: Apertus; flan-t5 t5-: T5; bert: BERT; grok: Grok; dbrx: DBRX; jetmoe: JetMoE; minimax: MiniMax; "
+    "arcee-ai/afm: AFM";
+constexpr std::string_view kQuantized =
+    "-awq _awq: AWQ; -gptq _gptq: GPTQ; -bnb-4bit: bitsandbytes; -4bit: 4-bit; -8bit: 8-bit; -int4: INT4; "
+    "-int8: INT8; gguf: GGUF; -aqlm: AQLM; -fp8: FP8; -nvfp4: NVFP4; -mxfp4: MXFP4; -exl2: EXL2; -hqq: HQQ; "
+    "-quantized: quantized; sparse-llama: pruned";
 
 // What a folder's config.json says; "" without one, or if it is broken, which the run finds.
 std::string model_type_in(const std::string& folder) {
@@ -136,6 +64,19 @@ bool has_word(std::string_view id, std::string_view part) {
     if (at == 0 || !is_letter(part.front()) || !is_letter(id[at - 1])) return true;
   }
   return false;
+}
+
+// What the first part that stands in the id tells; "" if there is none.
+std::string_view told_by(std::string_view marks, std::string_view id, bool at_words) {
+  while (!marks.empty()) {
+    std::string_view mark = marks.substr(0, marks.find("; "));
+    marks.remove_prefix(std::min(marks.size(), mark.size() + 2));
+    const size_t colon = mark.find(": ");
+    for (const std::string_view part : parts_of(mark.substr(0, colon), ' ')) {
+      if (at_words ? has_word(id, part) : id.find(part) != id.npos) return mark.substr(colon + 2);
+    }
+  }
+  return "";
 }
 
 // 30B-A3B, 122b-a10b: the second number counts active weights of a mixture of experts.
@@ -161,17 +102,13 @@ std::string plain_word(std::string_view text) {
 
 std::optional<std::string> unsupported_model(std::string_view id) {
   const std::string word = plain_word(id);
-  for (const FamilyMark& mark : kQuantized) {
-    if (word.find(mark.part) != word.npos) {
-      return fmt::format(
-          "the weights are {}; octet reads BF16, fp16 and fp32 weights, and makes FP8 itself",
-          mark.what == "pruned" ? "pruned to be sparse" : fmt::format("quantized ({})", mark.what));
-    }
+  if (const std::string_view how = told_by(kQuantized, word, false); !how.empty()) {
+    return fmt::format("the weights are {}; octet reads BF16, fp16 and fp32 weights, and makes FP8 itself",
+                       how == "pruned" ? "pruned to be sparse" : fmt::format("quantized ({})", how));
   }
   if (names_active_experts(word)) return fmt::format("a mixture of experts; {}", kFamilies);
-  for (const FamilyMark& mark : kKinds) {
-    if (has_word(word, mark.part)) return fmt::format("{}; {}", mark.what, kFamilies);
-  }
+  if (const std::string_view kind = told_by(kKinds, word, true); !kind.empty())
+    return fmt::format("{}; {}", kind, kFamilies);
   return std::nullopt;
 }
 
@@ -180,9 +117,8 @@ std::optional<std::string> foreign_family(std::string_view id) {
   for (const std::string_view part : kOwnParts) {
     if (word.find(part) != word.npos) return std::nullopt;
   }
-  for (const FamilyMark& mark : kFamilyMarks) {
-    if (has_word(word, mark.part)) return fmt::format("{}; {}", mark.what, kFamilies);
-  }
+  if (const std::string_view family = told_by(kFamilyMarks, word, true); !family.empty())
+    return fmt::format("{}; {}", family, kFamilies);
   return std::nullopt;
 }
 
@@ -213,10 +149,7 @@ void model_rule(Importer& importer, const TreeLeaf& leaf) {
 
 // Adapters on a base of 4 or 8 bits: octet keeps the base in FP8, which is nearer to the original weights.
 void quantized_base_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
+  if (importer.skips_off(leaf)) return;
   importer.set("mixed_precision", "fp8", fmt::format("{}: frozen weights in FP8 instead", leaf.name),
                leaf.place);
   importer.warn(
@@ -226,10 +159,7 @@ void quantized_base_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void lora_target_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
-    importer.ignore(leaf, "null: the default");
-    return;
-  }
+  if (importer.skips_null(leaf)) return;
   std::vector<std::string> names = leaf.list();
   for (std::string& name : names) {
     if (name == "all-linear" || name == "all_linear") name = "all";
@@ -240,14 +170,6 @@ void lora_target_rule(Importer& importer, const TreeLeaf& leaf) {
     }
   }
   importer.map_list(leaf, "lora_target", std::move(names));
-}
-
-void revision_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off() || leaf.text == "main") {
-    importer.ignore(leaf, "main: the newest");
-  } else {
-    importer.refuse(leaf, "octet takes the main revision; download this one and name its folder");
-  }
 }
 
 void set_no_system(Importer& importer, const TreeLeaf& leaf) {

@@ -28,10 +28,7 @@ std::optional<std::string> sharding_of_zero_stage(std::string_view stage) {
 }
 
 void fsdp_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
+  if (importer.skips_off(leaf)) return;
   std::string words;
   for (const std::string& item : leaf.list()) words += plain_word(item) + " ";
   const auto has = [&](std::string_view part) { return words.find(part) != words.npos; };
@@ -84,10 +81,7 @@ void deepspeed_section_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void deepspeed_file_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
+  if (importer.skips_off(leaf)) return;
   const std::string file = named_file(importer, leaf.text);
   if (!file.empty()) {
     importer.derive(leaf, "read, and its settings are used");
@@ -111,19 +105,14 @@ void deepspeed_file_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void offload_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
+  if (importer.skips_off(leaf)) return;
   importer.warn(leaf, kNoOffload);
   importer.find(
-      {.name = "cpu-offload",
-       .where = leaf.describe(),
-       .there =
-           "weights or moments travel over PCIe in every step and AdamW runs on the CPU, which takes longer "
-           "than FP8 can save",
-       .here = "offloads nothing; if memory is short, use optimizer_state fp8, master_weights compact, LoRA "
-               "or more GPUs with sharding_mode fsdp_full"});
+      "cpu-offload", leaf,
+      "weights or moments travel over PCIe in every step and AdamW runs on the CPU, which takes longer "
+      "than FP8 can save",
+      "offloads nothing; if memory is short, use optimizer_state fp8, master_weights compact, LoRA "
+      "or more GPUs with sharding_mode fsdp_full");
 }
 
 void parallel_size_rule(Importer& importer, const TreeLeaf& leaf) {

@@ -15,11 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool ignore_if_null(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) importer.ignore(leaf, "null: the default");
-  return leaf.is_null();
-}
-
 std::string number_text(double value) {
   return fmt::format("{}", value);
 }
@@ -111,11 +106,6 @@ void run_name_rule(Importer& importer, const TreeLeaf& leaf) {
   importer.map(leaf, "run_name", folder_name(leaf.text));
 }
 
-void learning_rate_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
-  importer.map(leaf, "learning_rate", leaf.text);
-}
-
 void bf16_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.is_null() || leaf.is_auto()) {
     importer.ignore(leaf, "the precision comes from other settings");
@@ -136,26 +126,12 @@ void fp16_rule(Importer& importer, const TreeLeaf& leaf) {
   if (!asks_for_fp8(importer))
     importer.set("mixed_precision", "bf16", leaf.name + ": BF16 instead", leaf.place);
   importer.warn(leaf, "octet does not train in fp16; BF16 takes its place, without loss scaling");
-  importer.find({.name = "fp16",
-                 .where = leaf.describe(),
-                 .there = "fp16 needs loss scaling and skips steps that overflow",
-                 .here = "trains in BF16 (or FP8), without loss scaling"});
-}
-
-void fp8_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-    return;
-  }
-  importer.map(leaf, "mixed_precision", "fp8");
-}
-
-void fp8_backend_rule(Importer& importer, const TreeLeaf& leaf) {
-  importer.ignore(leaf, "not needed: octet has its own FP8 kernels");
+  importer.find("fp16", leaf, "fp16 needs loss scaling and skips steps that overflow",
+                "trains in BF16 (or FP8), without loss scaling");
 }
 
 void optimizer_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
+  if (importer.skips_null(leaf)) return;
   std::string name = plain_word(leaf.text);
   name = name.substr(name.rfind('.') + 1);  // torch.optim.AdamW
   std::erase(name, '_');
@@ -173,7 +149,7 @@ void optimizer_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void betas_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
+  if (importer.skips_null(leaf)) return;
   const std::vector<std::string> betas = leaf.list();
   if (betas.size() != 2) {
     importer.refuse(leaf, "expected two numbers");
@@ -189,16 +165,8 @@ void betas_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void cycles_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null() || leaf.number() == 0.5) {
-    importer.ignore(leaf, "half a cosine, as octet's schedule");
-  } else {
-    importer.refuse(leaf, "octet's cosine schedule is half a wave");
-  }
-}
-
 void schedule_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
+  if (importer.skips_null(leaf)) return;
   std::string name = plain_word(leaf.text);
   if (name.starts_with("schedulertype.")) name = name.substr(name.find('.') + 1);
   std::ranges::replace(name, '-', '_');
@@ -216,11 +184,9 @@ void schedule_rule(Importer& importer, const TreeLeaf& leaf) {
     });
     if (importer.tree().is_on("warmup_steps") || importer.tree().is_on("warmup_ratio")) {
       importer.find(
-          {.name = "constant-ignores-warmup",
-           .where = leaf.describe(),
-           .there =
-               "the schedule 'constant' of Transformers has no warm-up: the warm-up setting does nothing",
-           .here = "does the same (warmup_steps 0); constant_with_warmup warms up"});
+          "constant-ignores-warmup", leaf,
+          "the schedule 'constant' of Transformers has no warm-up: the warm-up setting does nothing",
+          "does the same (warmup_steps 0); constant_with_warmup warms up");
     }
   } else if (name == "cosine_with_min_lr" || name == "cosine_warmup_with_min_lr") {
     importer.map(leaf, "lr_scheduler_type", "cosine");
@@ -233,7 +199,7 @@ void schedule_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void warmup_steps_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
+  if (importer.skips_null(leaf)) return;
   const auto value = leaf.number();
   if (value && *value > 0 && *value < 1) {
     importer.unset("warmup_steps");
@@ -261,7 +227,7 @@ void held_out_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void max_steps_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
+  if (importer.skips_null(leaf)) return;
   const auto value = leaf.number();
   if (value && *value <= 0) {
     importer.ignore(leaf, "not positive: the number of epochs decides");
@@ -272,7 +238,7 @@ void max_steps_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void interval_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
+  if (importer.skips_null(leaf)) return;
   const std::string_view name = std::string_view(leaf.name).substr(leaf.name.rfind('.') + 1);
   const auto value = leaf.number();
   if (value && *value > 0 && *value < 1) {
@@ -292,55 +258,8 @@ void interval_rule(Importer& importer, const TreeLeaf& leaf) {
   }
 }
 
-void save_limit_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_null()) {
-    importer.map(leaf, "save_total_limit", "0", "all checkpoints are kept");
-  } else if (leaf.number() == 1.0) {
-    importer.map(leaf, "save_total_limit", "2", "octet keeps the last two, so that one is always complete");
-  } else {
-    importer.map(leaf, "save_total_limit", leaf.text);
-  }
-}
-
-void save_strategy_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
-  std::string word = plain_word(leaf.text);
-  word = word.substr(word.rfind('.') + 1);  // IntervalStrategy.STEPS
-  if (word == "no" || word == "steps" || word == "epoch") {
-    importer.map(leaf, "save_strategy", word);
-  } else if (word == "false") {
-    importer.map(leaf, "save_strategy", "no", "YAML reads an unquoted no as false");
-  } else if (word == "best") {
-    importer.map(leaf, "save_strategy", "steps", "the best checkpoint is always kept");
-  } else {
-    importer.refuse(leaf, "expected steps, epoch, best or no");
-  }
-}
-
-void eval_strategy_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
-  std::string word = plain_word(leaf.text);
-  word = word.substr(word.rfind('.') + 1);
-  if (word == "no" || word == "false") {
-    importer.map(leaf, "eval_strategy", "no");
-  } else if (word == "epoch" || word == "steps") {
-    importer.map(leaf, "eval_strategy", word);
-  } else {
-    importer.refuse(leaf, "expected steps, epoch or no");
-  }
-}
-
-void logging_strategy_rule(Importer& importer, const TreeLeaf& leaf) {
-  const std::string word = plain_word(leaf.text);
-  if (leaf.is_null() || word.ends_with("steps")) {
-    importer.derive(leaf, "logging_steps says how often");
-  } else {
-    importer.warn(leaf, "octet logs every logging_steps");
-  }
-}
-
 void report_to_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (ignore_if_null(importer, leaf)) return;
+  if (importer.skips_null(leaf)) return;
   std::vector<std::string> elsewhere;
   bool tensorboard = false, wandb = false;
   for (const std::string& item : leaf.list()) {
@@ -373,26 +292,6 @@ void recompute_rule(Importer& importer, const TreeLeaf& leaf) {
   } else {
     importer.map(leaf, "gradient_checkpointing", "auto",
                  "octet recomputes only as much as the memory needs; the results are the same");
-  }
-}
-
-void resume_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "a new run");
-  } else if (leaf.flag() == true) {
-    importer.map(leaf, "resume", "latest");
-  } else {
-    importer.refuse(
-        leaf,
-        "checkpoints of other programs cannot be resumed; start from their weights with model_name_or_path");
-  }
-}
-
-void cpu_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (leaf.is_off()) {
-    importer.ignore(leaf, "off");
-  } else {
-    importer.map(leaf, "device", "cpu");
   }
 }
 

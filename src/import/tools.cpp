@@ -48,15 +48,10 @@ const Tool* tool_of(const SettingsTree& tree) {
   return best;
 }
 
-std::vector<ToolKey> joined_keys(std::initializer_list<std::span<const ToolKey>> tables) {
-  std::vector<ToolKey> all;
-  for (const std::span<const ToolKey> table : tables) all.insert(all.end(), table.begin(), table.end());
-  return all;
-}
-
-int count_keys(const SettingsTree& tree, std::span<const std::string_view> names, int points) {
-  return points * static_cast<int>(
-                      std::ranges::count_if(names, [&](std::string_view name) { return tree.has(name); }));
+int count_keys(const SettingsTree& tree, std::string_view names, int points) {
+  const std::vector<std::string_view> all = parts_of(names, ' ');
+  return points *
+         static_cast<int>(std::ranges::count_if(all, [&](std::string_view name) { return tree.has(name); }));
 }
 
 }  // namespace octet

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "import/importer.h"
 
@@ -18,9 +16,8 @@ const Tool& deepspeed_tool();
 const Tool& axolotl_tool();
 const Tool& accelerate_tool();
 
-// The rows of TrainingArguments, which other tools include; and several tables as one.
+// The rows of TrainingArguments, which other tools include.
 std::span<const ToolKey> hf_training_keys();
-std::vector<ToolKey> joined_keys(std::initializer_list<std::span<const ToolKey>> tables);
 
 std::span<const Tool* const> tools();
 std::string tool_names();  // with commas
@@ -36,7 +33,8 @@ bool could_be_hf_trainers(const SettingsTree& tree);
 // Whether every key is octet's.
 bool is_own_configuration(const SettingsTree& tree);
 
-// Points for detection: `points` for each of the names that is in the tree (or has something below it).
-int count_keys(const SettingsTree& tree, std::span<const std::string_view> names, int points);
+// Points for detection: `points` for each of the names, separated by spaces, that is in the tree (or has something below
+// it).
+int count_keys(const SettingsTree& tree, std::string_view names, int points);
 
 }  // namespace octet

@@ -16,17 +16,14 @@ void wandb_value_rule(Importer& importer, const TreeLeaf& leaf, std::string_view
 void find_torchao_fsdp_mistakes(Importer& importer, const TreeLeaf* gathers_fp8,
                                 const TreeLeaf* ram_efficient, int fsdp_version) {
   if (gathers_fp8 && !gathers_fp8->is_off() && fsdp_version != 2) {
-    importer.find(
-        {.name = "float8-all-gather",
-         .where = gathers_fp8->describe(),
-         .there = "only FSDP 2 gathers weights as FP8; without it the setting does nothing or is an error",
-         .here = "sends FP8 codes in every sharding_mode of an FP8 run"});
+    importer.find("float8-all-gather", *gathers_fp8,
+                  "only FSDP 2 gathers weights as FP8; without it the setting does nothing or is an error",
+                  "sends FP8 codes in every sharding_mode of an FP8 run");
   }
   if (ram_efficient && !ram_efficient->is_off()) {
-    importer.find({.name = "ram-efficient-loading-with-torchao",
-                   .where = ram_efficient->describe(),
-                   .there = "Accelerate stops with an error if this is on and FP8 runs through torchao",
-                   .here = "always reads weights in pieces; the setting is not needed"});
+    importer.find("ram-efficient-loading-with-torchao", *ram_efficient,
+                  "Accelerate stops with an error if this is on and FP8 runs through torchao",
+                  "always reads weights in pieces; the setting is not needed");
   }
 }
 

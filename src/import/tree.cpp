@@ -386,6 +386,16 @@ bool SettingsTree::is_on(std::string_view name) const {
   return leaf ? !leaf->is_off() : has(name);
 }
 
+std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == text.npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
 int64_t whole_number(double number) {
   constexpr double kLimit = 0x1p63;
   if (number >= kLimit) return std::numeric_limits<int64_t>::max();

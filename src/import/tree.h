@@ -47,6 +47,9 @@ struct SettingsTree {
   bool is_on(std::string_view name) const;
 };
 
+// The parts of a text between separators.
+std::vector<std::string_view> parts_of(std::string_view text, char separator);
+
 // A number without its fraction; one that is too large becomes the largest integer, which no key takes.
 int64_t whole_number(double number);
 

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "import/dataset_list.h"
+#include "import/key_table.h"
 #include "import/rules.h"
 
 namespace octet {
@@ -27,31 +28,9 @@ void mixer_rule(Importer& importer, const TreeLeaf& leaf) {
   if (leaf.number().value_or(1) < 1) share_rule(importer, leaf);
 }
 
-constexpr std::string_view kPart = "used with the dataset";
-constexpr std::string_view kColumns = "octet looks at the columns";
-
-constexpr ToolKey kKeys[] = {
-    {"dataset_name", Fate::Mapped, "dataset"},
-    {"dataset_config", Fate::Mapped, "dataset_subset"},
-    {"dataset_train_split", Fate::Mapped, "dataset_split"},
-    {"dataset_split", Fate::Mapped, "dataset_split"},
-    {"dataset_test_split", Fate::Derived, "", kPart},
-    {"dataset_splits", Fate::Derived, "", kPart},
-    {"dataset_configs", Fate::Derived, "", kPart},
-    {"dataset_mixer.**", Fate::Mapped, "dataset", "", mixer_rule},
-    {"dataset_mixture.seed", Fate::Ignored, "", "octet has one seed for everything, the key seed"},
-    {"dataset_mixture.test_split_size", Fate::Mapped, "eval_split", "", held_out_rule},
-    {"dataset_mixture.datasets.*.columns", Fate::Ignored, "", kColumns},
-    {"dataset_mixture.datasets.*.weight", Fate::Derived, "", "", share_rule},
-    {"dataset_mixture.datasets.*.id", Fate::Mapped, "dataset"},
-    {"dataset_mixture.datasets.*.config", Fate::Derived, "", kPart},
-    {"dataset_mixture.datasets.*.split", Fate::Derived, "", kPart},
-    {"datasets.*.path", Fate::Mapped, "dataset"},
-    {"datasets.*.name", Fate::Derived, "", kPart},
-    {"datasets.*.split", Fate::Derived, "", kPart},
-    {"datasets.*.columns", Fate::Ignored, "", kColumns},
-    {"datasets.*.data_files", Fate::Refused, "", "name the files themselves as datasets"},
-    {"test_split_size", Fate::Mapped, "eval_split", "", held_out_rule},
+constexpr KeyRules kRules[] = {
+    {"dataset_mixer.**", mixer_rule},
+    {"dataset_mixture.datasets.*.weight", share_rule},
 };
 
 // The first of the splits of a list that is called like this: train_sft, test_sft.
@@ -99,7 +78,8 @@ std::vector<ImportedDataset> mixed_datasets(Importer& importer, const std::strin
 }  // namespace
 
 std::span<const ToolKey> trl_data_keys() {
-  return kKeys;
+  static const std::vector<ToolKey> keys = key_table(kRules, "");
+  return keys;
 }
 
 void finish_trl_data(Importer& importer) {

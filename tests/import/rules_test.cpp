@@ -403,10 +403,11 @@ TEST(ImportDetection, ALeftOverKeyDoesNotMakeADeepSpeedFileAccelerates) {
 TEST(ImportDetection, EveryRowHasAReasonOrAMeaning) {
   for (const Tool* tool : tools()) {
     for (const ToolKey& row : tool->keys) {
-      if (row.rule) continue;
-      EXPECT_TRUE(!row.reason.empty() || !row.octet_key.empty()) << tool->name << ": " << row.name;
-      if (!row.octet_key.empty()) {
-        EXPECT_TRUE(key_called(train_keys().keys(), row.octet_key)) << tool->name << ": " << row.octet_key;
+      EXPECT_NE(row.rule == nullptr, row.cases.empty()) << tool->name << ": " << row.name;
+      for (const KeyCase& one : row.cases) {
+        EXPECT_TRUE(one.fate == Fate::Mapped || !one.reason.empty()) << tool->name << ": " << row.name;
+        const std::string_view key = one.octet_key.empty() ? row.target() : one.octet_key;
+        if (one.fate == Fate::Mapped) EXPECT_TRUE(key_called(train_keys().keys(), key)) << tool->name << ": " << key;
       }
     }
     for (const ToolDefault& fallback : tool->defaults)
