@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,11 +22,10 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/print.h"
+#include "base/process.h"
 #include "base/signals.h"
 #include "base/text.h"
 #include "dist/rendezvous_messages.h"
-
-extern char** environ;
 
 namespace octet {
 namespace {
@@ -64,34 +62,6 @@ class ScratchFolder {
   std::string path_;
 };
 
-// While it lives, signals wait until next() takes them. The launcher has no other threads.
-class WaitingSignals {
- public:
-  WaitingSignals() {
-    sigemptyset(&set_);
-    std::vector<int> numbers = stop_signals();
-    numbers.push_back(SIGCHLD);
-    for (const int number : numbers) {
-      sigaddset(&set_, number);
-      signal(number, SIG_DFL);  // one that is ignored would not wait
-    }
-    sigprocmask(SIG_BLOCK, &set_, &before_);
-  }
-  ~WaitingSignals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  WaitingSignals(const WaitingSignals&) = delete;
-  WaitingSignals& operator=(const WaitingSignals&) = delete;
-
-  // The number of a signal; 0 if none has come after a while.
-  int next() const {
-    const timespec limit{.tv_sec = 0, .tv_nsec = 200'000'000};
-    return std::max(0, sigtimedwait(&set_, nullptr, &limit));
-  }
-  const sigset_t& before() const { return before_; }
-
- private:
-  sigset_t set_{}, before_{};
-};
-
 std::string last_lines(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::deque<std::string> lines;
@@ -113,7 +83,7 @@ class Attempt {
   int run() {
     for (int i = 0; i < plan_.processes; ++i) start(i);
     while (!running_.empty()) {
-      const int number = signals_.next();
+      const int number = signals_.next(200);
       if (number == SIGHUP) {
         forward(SIGTERM);
       } else if (number != 0 && number != SIGCHLD) {
@@ -136,49 +106,20 @@ class Attempt {
     std::map<std::string, std::string> variables = shared_;
     variables["OCTET_RANK"] = std::to_string(rank_of(local_rank));
     variables["OCTET_LOCAL_RANK"] = std::to_string(local_rank);
-    std::vector<std::string> environment;
-    for (char** each = environ; *each != nullptr; ++each) {
-      const std::string_view text = *each;
-      if (!variables.contains(std::string(text.substr(0, text.find('='))))) environment.emplace_back(text);
-    }
-    for (const auto& [name, value] : variables) environment.push_back(fmt::format("{}={}", name, value));
-    std::vector<std::string> words = plan_.command;
-    words.insert(words.begin(), "octet");
-
-    // Everything is ready before the fork.
-    const auto pointers = [](std::vector<std::string>& texts) {
-      std::vector<char*> result;
-      for (std::string& text : texts) result.push_back(text.data());
-      result.push_back(nullptr);
-      return result;
-    };
-    const std::vector<char*> argv = pointers(words), envp = pointers(environment);
-    const std::string output = output_of(local_rank);
-    const pid_t parent = getpid(), child = fork();
-    if (child < 0) {
-      const int code = errno;
+    OctetStart child{.arguments = plan_.command, .signal_mask = &signals_.before()};
+    child.environment =
+        environment_entries([&](std::string_view name) { return variables.contains(std::string(name)); });
+    for (const auto& [name, value] : variables)
+      child.environment.push_back(fmt::format("{}={}", name, value));
+    try {
+      const Descriptor output =
+          rank_of(local_rank) == 0 ? Descriptor() : open_output(output_of(local_rank), O_TRUNC, 0600);
+      child.output = child.messages = output.get();
+      running_[start_octet(std::move(child))] = local_rank;
+    } catch (const Error& error) {
       forward(SIGKILL);
-      fail("[launch] rank {} cannot be started: {}", rank_of(local_rank), std::strerror(code));
+      fail("[launch] rank {} cannot be started: {}", rank_of(local_rank), error.what());
     }
-    if (child > 0) {
-      running_[child] = local_rank;
-      return;
-    }
-    // A group of its own: Ctrl-C then reaches the process through the launcher only, once.
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(128 + SIGTERM);
-    const int nothing = open("/dev/null", O_RDONLY);
-    if (nothing >= 0) dup2(nothing, STDIN_FILENO);
-    if (rank_of(local_rank) != 0) {
-      const int file = open(output.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
-      if (file < 0) _exit(kExitFailure);
-      dup2(file, STDOUT_FILENO);
-      dup2(file, STDERR_FILENO);
-    }
-    sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
-    execve("/proc/self/exe", argv.data(), envp.data());
-    _exit(kExitFailure);
   }
 
   void forward(int number) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/python.h"
 #include "base/text.h"
 #include "command.h"

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/print.h"
+#include "base/process.h"
 #include "base/signals.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/resume.h"
@@ -42,7 +43,7 @@ int list_checkpoints_of(const TrainConfig& config) {
 }
 
 int run(const Options& options) {
-  for (const std::string& note : environment_notes(current_environment())) log_info("{}", note);
+  for (const std::string& note : environment_notes(environment_entries())) log_info("{}", note);
   const TrainConfig config =
       load_resumable_config(read_run_file(options.run.config_file), options.run.settings);
   if (config.list_checkpoints) return list_checkpoints_of(config);

@@ -1,7 +1,6 @@
 #include "base/python.h"
 
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,8 +8,7 @@
 #include <cerrno>
 
 #include "base/environment.h"
-
-extern char** environ;
+#include "base/process.h"
 
 namespace octet {
 namespace {
@@ -33,9 +31,7 @@ std::string python_program() {
 }
 
 std::vector<std::string> python_environment() {
-  std::vector<std::string> all;
-  for (char** entry = environ; entry && *entry; ++entry) all.emplace_back(*entry);
-  return python_environment(all);
+  return python_environment(environment_entries());
 }
 
 std::vector<std::string> python_environment(std::span<const std::string> given) {
@@ -60,18 +56,14 @@ std::vector<std::string> python_environment(std::span<const std::string> given) 
 std::string python_answer(std::string_view script) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return "";
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  std::vector<std::string> words = {python_program(), "-c", std::string(kPythonStart).append(script)};
-  std::vector<std::string> environment = python_environment();
+  const Descriptor reader(ends[0]);
+  Descriptor writer(ends[1]);
   pid_t child = 0;
-  const int code = ::posix_spawnp(&child, words[0].c_str(), &actions, nullptr, exec_words(words).data(),
-                                  exec_words(environment).data());
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
+  const int code = start_program({.words = {python_program(), "-c", std::string(kPythonStart).append(script)},
+                                  .environment = python_environment(),
+                                  .files = {-1, writer.get(), -1}},
+                                 child);
+  ::close(writer.release());
   std::string answer(code == 0 ? 4096 : 0, '\0');
   size_t size = 0;
   while (size < answer.size()) {
@@ -80,19 +72,11 @@ std::string python_answer(std::string_view script) {
     if (count <= 0) break;
     size += static_cast<size_t>(count);
   }
-  ::close(ends[0]);
   answer.resize(size);
   int status = 1;
   while (code == 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   return status == 0 ? answer : "";
-}
-
-std::vector<char*> exec_words(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 }  // namespace octet

@@ -25,7 +25,4 @@ inline constexpr std::string_view kPythonStart =
 // What the script prints, at most 4 KiB; empty if Python cannot be started or ends with an error.
 std::string python_answer(std::string_view script);
 
-// Pointers to the texts and a null at the end, as exec takes them.
-std::vector<char*> exec_words(std::vector<std::string>& texts);
-
 }  // namespace octet

@@ -1,7 +1,6 @@
 #include "compare/child_process.h"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,45 +13,16 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/process.h"
 
 namespace octet {
-namespace {
-
-int open_output(const std::string& path) {
-  const int file =
-      ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file < 0) fail("[{}] cannot be written: {}", path, std::generic_category().message(errno));
-  return file;
-}
-
-}  // namespace
-
 ChildProcess::ChildProcess(std::vector<std::string> arguments, const std::string& output,
                            const std::string& messages) {
-  arguments.insert(arguments.begin(), "octet");
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  const int file = open_output(output);
-  const int error_file = messages == output ? file : open_output(messages);
-  const pid_t parent = ::getpid();
-  pid_ = ::fork();
-  if (pid_ == 0) {
-    // A group of its own: Ctrl-C reaches it through its parent only, once.
-    ::setpgid(0, 0);
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) ::_exit(128 + SIGTERM);
-    const int nothing = ::open("/dev/null", O_RDONLY);
-    if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
-    ::dup2(file, STDOUT_FILENO);
-    ::dup2(error_file, STDERR_FILENO);
-    ::execv("/proc/self/exe", argv.data());
-    ::_exit(1);
-  }
-  const int code = errno;
-  ::close(file);
-  if (error_file != file) ::close(error_file);
-  if (pid_ < 0) fail("a process cannot be started: {}", std::generic_category().message(code));
+  const Descriptor file = open_output(output, O_TRUNC);
+  const Descriptor error_file = messages == output ? Descriptor() : open_output(messages, O_TRUNC);
+  pid_ = start_octet({.arguments = std::move(arguments),
+                      .output = file.get(),
+                      .messages = messages == output ? file.get() : error_file.get()});
 }
 
 ChildProcess::~ChildProcess() {
@@ -67,7 +37,7 @@ int ChildProcess::wait(double seconds, const std::function<void()>& look) {
     const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
     if (ended == pid_) {
       pid_ = -1;
-      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      return exit_code_of(status);
     }
     if (ended < 0 && errno != EINTR)
       fail("waiting for a process failed: {}", std::generic_category().message(errno));

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "base/python.h"
 #include "data/tokenizer/tokenizer.h"
 #include "doctor/checks.h"
@@ -92,7 +93,7 @@ std::vector<CheckResult> check_services(const DoctorRun& run) {
 
 std::vector<CheckResult> check_environment() {
   CheckResults results("environment");
-  for (const EnvironmentNote& note : environment_effects(current_environment())) {
+  for (const EnvironmentNote& note : environment_effects(environment_entries())) {
     switch (note.effect) {
       case EnvironmentEffect::Works:
         results.ok(note.name, note.text);

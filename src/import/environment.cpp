@@ -1,9 +1,10 @@
 #include "import/environment.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
+
+#include "base/process.h"
 
 namespace octet {
 namespace {
@@ -122,15 +123,9 @@ std::vector<std::string> environment_notes(const EnvironmentNames& environment, 
   return notes;
 }
 
-EnvironmentNames current_environment() {
-  EnvironmentNames names;
-  for (char** entry = environ; entry && *entry; ++entry) names.emplace_back(*entry);
-  return names;
-}
-
 std::string environment_report() {
   std::string text;
-  for (const std::string& note : environment_notes(current_environment(), true))
+  for (const std::string& note : environment_notes(environment_entries(), true))
     text += fmt::format("{}\n", note);
   return text.empty() ? text : '\n' + text;
 }

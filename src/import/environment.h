@@ -23,7 +23,6 @@ std::vector<EnvironmentNote> environment_effects(const EnvironmentNames& environ
 
 // The same as sentences, for those that do nothing or hurt; `with_working`: for all.
 std::vector<std::string> environment_notes(const EnvironmentNames& environment, bool with_working = false);
-EnvironmentNames current_environment();
 
 // The notes about the environment of this process as a section of a report; "" if there is nothing to say.
 std::string environment_report();

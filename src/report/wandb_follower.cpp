@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -22,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/python.h"
 #include "base/signals.h"
 #include "base/text.h"
@@ -39,21 +39,6 @@ constexpr seconds kSilence{15};
 // A wait of this length needs no word.
 constexpr seconds kTellAfter{1};
 constexpr std::chrono::milliseconds kLookForSignals{100};
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 std::atomic<bool> wait_interrupted = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may use lock-free atomics only");
@@ -161,38 +146,14 @@ std::unique_ptr<WandbFollower> WandbFollower::start(const WandbJob& job) {
     Descriptor control_read(control[0]), control_write(control[1]);
     require(::pipe2(status, O_CLOEXEC) == 0, "[wandb] pipe: {}", std::strerror(errno));
     Descriptor status_read(status[0]), status_write(status[1]);
-    Descriptor log_file(::open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644));
-    require(log_file.get() >= 0, "[wandb] {} cannot be written: {}", log, std::strerror(errno));
-
-    // First to numbers that are in nobody's way: dup2 onto 3 could close a descriptor that is still needed.
-    constexpr int kFirstFree = 10;
-    const int sources[] = {control_read.get(), status_write.get(), log_file.get(), script.get(), task.get()};
-    std::vector<std::unique_ptr<Descriptor>> high;
-    for (const int fd : sources) {
-      high.push_back(std::make_unique<Descriptor>(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFree)));
-      require(high.back()->get() >= 0, "[wandb] a descriptor cannot be copied: {}", std::strerror(errno));
-    }
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    int refused = 0;
-    for (int i = 0; i < static_cast<int>(high.size()) && refused == 0; ++i)
-      refused = posix_spawn_file_actions_adddup2(&actions, high[static_cast<size_t>(i)]->get(), i);
-    if (refused == 0)
-      refused = posix_spawn_file_actions_addclosefrom_np(&actions, static_cast<int>(high.size()));
-    // A session of its own: Ctrl-C in the terminal is for the run alone.
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-    std::vector<std::string> words = {python, "/dev/fd/3"}, environment = python_environment();
+    const Descriptor log_file = open_output(log, O_APPEND);
+    const ProgramStart program{
+        .words = {python, "/dev/fd/3"},
+        .environment = python_environment(),
+        .files = {control_read.get(), status_write.get(), log_file.get(), script.get(), task.get()},
+        .own_session = true};
     pid_t child = 0;
-    const int code = refused != 0 ? refused
-                                  : ::posix_spawnp(&child, python.c_str(), &actions, &attributes,
-                                                   exec_words(words).data(), exec_words(environment).data());
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
+    const int code = start_program(program, child);
     if (code != 0) {
       log_warning(
           "nothing is sent to W&B, because {} cannot be started: {}. Install Python with the package wandb, or set "
@@ -264,7 +225,7 @@ void WandbFollower::Shared::listen() {
   int result = 0;
   while (::waitpid(pid, &result, 0) < 0 && errno == EINTR) {
   }
-  const int code = WIFEXITED(result) ? WEXITSTATUS(result) : 128 + WTERMSIG(result);
+  const int code = exit_code_of(result);
   std::unique_lock lock(mutex);
   const bool explain = code != 0 && !explained && !muted;
   lock.unlock();

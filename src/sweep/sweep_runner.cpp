@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,24 +13,24 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_silencer.h"
+#include "base/process.h"
 #include "base/signals.h"
 #include "base/text.h"
 #include "report/metrics.h"
 #include "report/text.h"
 #include "sweep/hyperband.h"
 
-extern char** environ;
-
 namespace octet {
 namespace {
 
-constexpr int kStopped = 75;            // exit code of a run that saved after a signal
 constexpr int64_t kMostLostClaims = 3;  // a run whose agents die so often is not tried again
 constexpr double kLookSeconds = 1;      // at the metrics of running runs, for early termination
 
-// Variables by which a launcher tells a process that it is a rank. The runs of a sweep are no ranks of its agents.
+// Variables by which a launcher tells a process that it is a rank. A sweep's agents must not pass them on to the runs that
+// they start.
 bool is_of_launcher(std::string_view variable) {
   static constexpr std::string_view kNames[] = {
       "RANK",        "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
@@ -43,33 +42,6 @@ bool is_of_launcher(std::string_view variable) {
          std::ranges::any_of(kPrefixes,
                              [&](std::string_view prefix) { return variable.starts_with(prefix); });
 }
-
-// While it lives, signals wait until next() takes them.
-class WaitingSignals {
- public:
-  WaitingSignals() {
-    sigemptyset(&set_);
-    std::vector<int> numbers = stop_signals();
-    numbers.push_back(SIGCHLD);
-    for (const int number : numbers) {
-      sigaddset(&set_, number);
-      signal(number, SIG_DFL);  // one that is ignored would not wait
-    }
-    sigprocmask(SIG_BLOCK, &set_, &before_);
-  }
-  ~WaitingSignals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  WaitingSignals(const WaitingSignals&) = delete;
-  WaitingSignals& operator=(const WaitingSignals&) = delete;
-
-  int next() const {
-    const timespec limit{.tv_sec = 0, .tv_nsec = 100'000'000};
-    return std::max(0, sigtimedwait(&set_, nullptr, &limit));
-  }
-  const sigset_t& before() const { return before_; }
-
- private:
-  sigset_t set_{}, before_{};
-};
 
 std::string values_text(const SweepSpec& spec, const SweepValues& values) {
   std::string text;
@@ -100,7 +72,7 @@ class Agent {
   int run() {
     bool is_done = false;
     while (!is_done) {
-      if (const int number = signals_.next(); number != 0 && number != SIGCHLD) stop(number);
+      if (const int number = signals_.next(100); number != 0 && number != SIGCHLD) stop(number);
       collect();
       tend();
       if (!is_stopping()) fill();
@@ -108,7 +80,7 @@ class Agent {
     }
     if (signal_ != 0) {
       log_info("the sweep was stopped; the same command continues it");
-      return kStopped;
+      return kExitRequeue;
     }
     if (failures_ < plan_.failures_in_a_row || nothing_left_) return 0;
     log_warning(
@@ -234,46 +206,18 @@ class Agent {
   void start(Slot& slot, const Trial& trial, const Claim& claim) {
     const auto place = static_cast<size_t>(&slot - slots_.data());
     slot = {.pid = 0, .claim = claim, .begin = Clock::now(), .last_beat = Clock::now(), .verdict = {}};
-    std::vector<std::string> words = run_words(spec_, plan_, store_, trial);
-    words.insert(words.begin(), "octet");
-    std::vector<std::string> environment;
-    for (char** each = environ; *each != nullptr; ++each) {
-      const std::string_view text = *each;
-      const std::string_view name = text.substr(0, text.find('='));
-      const bool replaced = (name == "CUDA_VISIBLE_DEVICES" && !plan_.slots[place].empty()) ||
-                            (name == "OMP_NUM_THREADS" && !plan_.threads.empty());
-      if (!replaced && !is_of_launcher(name)) environment.emplace_back(text);
-    }
+    OctetStart child{.arguments = run_words(spec_, plan_, store_, trial), .signal_mask = &signals_.before()};
+    child.environment = environment_entries([&](std::string_view name) {
+      return (name == "CUDA_VISIBLE_DEVICES" && !plan_.slots[place].empty()) ||
+             (name == "OMP_NUM_THREADS" && !plan_.threads.empty()) || is_of_launcher(name);
+    });
     if (!plan_.slots[place].empty())
-      environment.push_back(fmt::format("CUDA_VISIBLE_DEVICES={}", plan_.slots[place]));
-    if (!plan_.threads.empty()) environment.push_back(fmt::format("OMP_NUM_THREADS={}", plan_.threads));
-    const auto pointers = [](std::vector<std::string>& texts) {
-      std::vector<char*> result;
-      for (std::string& text : texts) result.push_back(text.data());
-      result.push_back(nullptr);
-      return result;
-    };
-    const std::vector<char*> argv = pointers(words), envp = pointers(environment);
-    const std::string output = store_.output_file(trial.index);
-    const pid_t parent = getpid(), child = fork();
-    require(child >= 0, "[sweep] a run cannot be started: {}", std::strerror(errno));
-    if (child == 0) {
-      // A group of its own: Ctrl-C reaches the run through the agent only, once.
-      setpgid(0, 0);
-      prctl(PR_SET_PDEATHSIG, SIGTERM);
-      if (getppid() != parent) _exit(128 + SIGTERM);
-      const int nothing = open("/dev/null", O_RDONLY);
-      if (nothing >= 0) dup2(nothing, STDIN_FILENO);
-      const int file = open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
-      if (file < 0) _exit(1);
-      dup2(file, STDOUT_FILENO);
-      dup2(file, STDERR_FILENO);
-      sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
-      execve("/proc/self/exe", argv.data(), envp.data());
-      _exit(1);
-    }
-    slot.pid = child;
-    store_.note_child(claim, child);
+      child.environment.push_back(fmt::format("CUDA_VISIBLE_DEVICES={}", plan_.slots[place]));
+    if (!plan_.threads.empty()) child.environment.push_back(fmt::format("OMP_NUM_THREADS={}", plan_.threads));
+    const Descriptor output = open_output(store_.output_file(trial.index), O_APPEND);
+    child.output = child.messages = output.get();
+    slot.pid = start_octet(std::move(child));
+    store_.note_child(claim, slot.pid);
     log_info("{} of {} {}: {}{}", SweepStore::run_name(trial.index), plan_.runs,
              claim.generation > 0 ? "is taken up" : "starts", values_text(spec_, trial.values),
              plan_.slots[place].empty() ? "" : fmt::format(" (GPU {})", plan_.slots[place]));
@@ -320,7 +264,7 @@ class Agent {
       if (slot == slots_.end()) continue;
       slot->pid = 0;
       last_scan_ = {};
-      ended(*slot, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+      ended(*slot, exit_code_of(status));
     }
   }
 
@@ -331,7 +275,7 @@ class Agent {
     TrialResult result{.metric = metric_result(*spec_.metric, records), .reason = {}, .exit_code = code};
     result.seconds = seconds_since(slot.begin);
     result.steps = records.empty() ? 0 : records.back().step;
-    const bool interrupted = code == kStopped || (slot.was_asked && code >= 128);
+    const bool interrupted = code == kExitRequeue || (slot.was_asked && code >= 128);
     if (code == 0) {
       result.state = result.metric ? TrialState::Finished : TrialState::Failed;
       if (!result.metric) result.reason = fmt::format("it ended without a finite {}", spec_.metric->label());
