@@ -39,6 +39,7 @@ void require_shapes(std::string_view op, Activation activation, const Tensor& h,
 }  // namespace
 
 void CpuOps::activation_forward(Activation activation, const Operand& h, Tensor x) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Activation, .op = "activation_forward"});
   require_shapes("activation_forward", activation, h.dense, x);
   const int64_t rows = h.dense.rows(), width = h.dense.cols();
   cpu::dispatch_real("activation_forward", x.dtype, [&]<class T>(T) {
@@ -66,6 +67,7 @@ void CpuOps::activation_forward(Activation activation, const Operand& h, Tensor 
 }
 
 void CpuOps::activation_backward(Activation activation, const Operand& dx, Tensor dh, Tensor x) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Activation, .op = "activation_backward"});
   require_shapes("activation_backward", activation, dh, x);
   require(dx.dense.numel() == x.numel(), "[activation_backward] dx is {}, expected {}",
           dx.dense.shape.to_string(), x.shape.to_string());

@@ -114,6 +114,7 @@ using namespace cpu;  // NOLINT: this file implements the CPU device
 
 void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const Documents& documents,
                                const AttentionShape& shape) {
+  const cpu::HostScope scope = timed({.kind = OpKind::AttentionForward, .op = "attention_forward"});
   constexpr std::string_view op = "attention_forward";
   const auto [starts, count] = check(op, qkv, lse, documents, shape);
   const int64_t tokens = qkv.rows(), width = shape.qkv_width(), out_width = shape.out_width(),
@@ -204,6 +205,7 @@ void CpuOps::attention_forward(const Operand& out, Tensor lse, Tensor qkv, const
 
 void CpuOps::attention_backward(Tensor dqkv, Tensor dout, Tensor qkv, Tensor out, Tensor lse,
                                 const Documents& documents, const AttentionShape& shape) {
+  const cpu::HostScope scope = timed({.kind = OpKind::AttentionBackward, .op = "attention_backward"});
   constexpr std::string_view op = "attention_backward";
   const auto [starts, count] = check(op, qkv, lse, documents, shape);
   const int64_t tokens = qkv.rows(), width = shape.qkv_width(), out_width = shape.out_width(),

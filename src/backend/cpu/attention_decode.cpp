@@ -21,6 +21,7 @@ using namespace cpu;  // NOLINT: this file implements the CPU device
 
 void CpuOps::attention_decode(Tensor out, const KvCache& cache, Tensor qkv, Tensor sequences,
                               Tensor positions, int64_t longest, const AttentionShape& shape) {
+  const cpu::HostScope scope = timed({.kind = OpKind::AttentionForward, .op = "attention_decode"});
   constexpr std::string_view op = "attention_decode";
   require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim > 0,
           "[{}] {} query heads do not share {} key heads of width {}", op, shape.heads, shape.kv_heads,

@@ -63,7 +63,7 @@ void CpuDevice::zero(Queue& queue, Tensor x) {
 }
 
 std::unique_ptr<Ops> CpuDevice::make_ops(Queue& queue) {
-  return std::make_unique<cpu::TimedOps>(*this, parallel_, profiler_, name_of(queue));
+  return std::make_unique<CpuOps>(*this, parallel_, profiler_, name_of(queue));
 }
 
 int64_t CpuDevice::workspace_bytes(const WorkspaceNeeds& needs) const {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backend/cpu/timed_ops.h"
+#include "backend/cpu/cpu_ops.h"
 #include "base/cpu_threads.h"
 #include "ops/device.h"
 
@@ -60,7 +60,7 @@ class CpuDevice : public Device {
   cpu::Parallel parallel_;
   NamedQueue queue_{cpu::HostProfiler::kDefaultQueue};
   cpu::HostProfiler profiler_;
-  cpu::TimedOps ops_{*this, parallel_, profiler_, queue_.name};
+  CpuOps ops_{*this, parallel_, profiler_, queue_.name};
 };
 
 }  // namespace octet

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <utility>
 
+#include "backend/cpu/host_profiler.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cpu/workspace.h"
 #include "ops/ops.h"
@@ -12,7 +15,9 @@ namespace octet {
 // CUDA. Results do not depend on the number of threads.
 class CpuOps final : public Ops {
  public:
-  CpuOps(Device& device, cpu::Parallel parallel) : device_(device), parallel_(parallel) {}
+  // `queue` is what profiles show.
+  CpuOps(Device& device, cpu::Parallel parallel, cpu::HostProfiler& profiler, std::string queue)
+      : device_(device), parallel_(parallel), profiler_(profiler), queue_(std::move(queue)) {}
 
   Device& device() override { return device_; }
   void set_workspace(Tensor workspace) override { workspace_ = workspace; }
@@ -81,6 +86,8 @@ class CpuOps final : public Ops {
   void choose_tokens(Tensor ids, Tensor logits, int64_t vocab, Tensor choices) override;
 
  private:
+  // The time of an op, while a profile is active. Every op begins with it.
+  cpu::HostScope timed(const OpLabel& label) const { return {profiler_, queue_.c_str(), label}; }
   cpu::Scratch scratch() const { return cpu::Scratch(workspace_); }
   // The fp32 values of a real tensor: the tensor itself, or a converted copy in the workspace.
   const float* as_floats(const Tensor& x, cpu::Scratch& scratch) const;
@@ -108,6 +115,8 @@ class CpuOps final : public Ops {
 
   Device& device_;
   cpu::Parallel parallel_;
+  cpu::HostProfiler& profiler_;
+  const std::string queue_;
   Tensor workspace_;
 };
 

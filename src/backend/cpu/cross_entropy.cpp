@@ -91,6 +91,7 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
 
 void CpuOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor loss, Tensor penalty,
                            Tensor correct, Tensor logits, Tensor targets, const LossOptions& options) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Loss, .op = "cross_entropy"});
   constexpr std::string_view op = "cross_entropy";
   check_cross_entropy(gradient, correction, loss, penalty, correct, logits, targets, options);
   const int64_t rows = logits.rows(), width = logits.cols();

@@ -5,6 +5,7 @@
 namespace octet {
 
 void CpuOps::dequantize(Tensor dense, const QuantizedMatrix& x) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Quantize, .op = "dequantize"});
   check_dequantize(dense, x);
   const float scale = *x.tensor_scale;
   const float* values = fp8_values(x.codes.dtype);

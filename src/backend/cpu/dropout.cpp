@@ -6,6 +6,7 @@
 namespace octet {
 
 void CpuOps::dropout(Tensor y, Tensor x, float probability, Tensor seed, uint64_t stream, bool accumulate) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Adapters, .op = "dropout"});
   check_dropout(y, x, probability, seed, accumulate);
   const auto* words = reinterpret_cast<const uint32_t*>(seed.as<int32_t>());
   const Philox random(uint64_t{words[1]} << 32 | words[0], stream);

@@ -18,6 +18,7 @@ void require_ids(std::string_view what, const Tensor& ids, int64_t limit) {
 }  // namespace
 
 void CpuOps::embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Embedding, .op = "embedding_forward"});
   const int64_t rows = x.rows(), width = x.cols();
   require(tokens.numel() == rows, "[embedding] {} tokens for {} rows", tokens.numel(), rows);
   require(wte.cols() == width && wte.dtype == x.dtype,
@@ -50,6 +51,7 @@ void CpuOps::embedding_forward(Tensor x, Tensor tokens, Tensor positions, Tensor
 }
 
 void CpuOps::embedding_backward(Tensor dwte, Tensor dwpe, Tensor dx, Tensor tokens, Tensor positions) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Embedding, .op = "embedding_backward"});
   const int64_t rows = dx.rows(), width = dx.cols();
   const auto add = [&](Tensor table, Tensor ids, std::string_view what) {
     require(ids.numel() == rows && table.cols() == width, "[embedding] {}: {} ids for {} rows, table {}",

@@ -157,6 +157,8 @@ void CpuOps::multiply(const Matrix& c, const Product& product, const GemmOptions
 }
 
 void CpuOps::gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) {
+  const cpu::HostScope scope =
+      timed(gemm_label("gemm", options.part, c.rows, c.cols, options.transpose_a ? a.rows : a.cols));
   cpu::require_real("gemm", "a", a);
   cpu::require_dtype("gemm", "b", b, a.dtype);
   require(c.dtype == a.dtype || c.dtype == DType::F32, "[gemm] c is {}, expected {} or fp32",
@@ -174,6 +176,7 @@ void CpuOps::gemm(Matrix c, Matrix a, Matrix b, const GemmOptions& options) {
 
 void CpuOps::gemm_fp8(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                       const GemmOptions& options) {
+  const cpu::HostScope scope = timed(gemm_label("gemm_fp8", options.part, c.rows, c.cols, a.codes.cols()));
   require(is_fp8(a.codes.dtype) && is_fp8(b.codes.dtype), "[gemm_fp8] operands are {} and {}, expected FP8",
           name_of(a.codes.dtype), name_of(b.codes.dtype));
   require(a.codes.dtype == DType::E4M3 || b.codes.dtype == DType::E4M3,

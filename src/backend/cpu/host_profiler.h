@@ -43,20 +43,24 @@ class HostProfiler {
   std::atomic<std::thread::id> thread_;
   Clock::time_point start_;
   Phase phase_ = Phase::Outside;
+  bool has_scope_ = false;
   std::vector<Span> done_;
   std::vector<PhaseStart> phases_;
   std::vector<OpSpan> finished_;
 };
 
-// The length of an op. A name of a queue must live as long as the profile.
+// The length of an op, with those that it calls. A name of a queue must live as long as the profile.
 class HostScope {
  public:
   HostScope(HostProfiler& profiler, const char* queue, const OpLabel& label)
-      : profiler_(profiler.active() ? &profiler : nullptr) {
-    if (profiler_) span_ = {queue, label, profiler.phase_, profiler.now_us(), 0};
+      : profiler_(profiler.active() && !profiler.has_scope_ ? &profiler : nullptr) {
+    if (!profiler_) return;
+    profiler.has_scope_ = true;
+    span_ = {queue, label, profiler.phase_, profiler.now_us(), 0};
   }
   ~HostScope() {
     if (!profiler_) return;
+    profiler_->has_scope_ = false;
     span_.us = profiler_->now_us() - span_.start_us;
     profiler_->done_.push_back(span_);
   }

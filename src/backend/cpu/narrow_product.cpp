@@ -49,6 +49,7 @@ void add_product(float* sums, const float* a, bool transpose_a, const float* b, 
 }  // namespace
 
 void CpuOps::narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool transpose_w, float alpha) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Adapters, .op = "narrow_product"});
   const NarrowShape shape = check_narrow_product(u, x, w, transpose_w);
   const float factor = alpha * *x.tensor_scale;
   const int64_t across = div_up(shape.rank, kColumns);
@@ -78,6 +79,7 @@ void CpuOps::narrow_product(Matrix u, const QuantizedMatrix& x, Matrix w, bool t
 
 void CpuOps::narrow_product_over_rows(Matrix g, const QuantizedMatrix& x, Matrix u, bool transpose_g,
                                       float alpha, bool accumulate) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Adapters, .op = "narrow_product_over_rows"});
   const NarrowShape shape = check_narrow_product_over_rows(g, x, u, transpose_g);
   const float factor = alpha * *x.tensor_scale;
   const int64_t across = div_up(shape.rank, kColumns);

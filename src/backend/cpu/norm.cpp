@@ -37,6 +37,7 @@ void backward_row(T* __restrict dx, float* __restrict dgain, float* __restrict d
 
 void CpuOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tensor mean, Tensor inv, Tensor x,
                           Tensor delta, Tensor gain, Tensor bias, float epsilon) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Norm, .op = "norm_forward"});
   constexpr std::string_view op = "norm_forward";
   const int64_t rows = x.rows(), width = x.cols();
   const bool layer_norm = kind == NormKind::LayerNorm;
@@ -92,6 +93,7 @@ void CpuOps::norm_forward(NormKind kind, const Operand& y, Tensor residual, Tens
 
 void CpuOps::norm_backward(NormKind kind, const Operand& dresidual, Tensor dgain, Tensor dbias, Tensor dy,
                            Tensor residual, Tensor mean, Tensor inv, Tensor gain) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Norm, .op = "norm_backward"});
   constexpr std::string_view op = "norm_backward";
   const int64_t rows = residual.rows(), width = residual.cols();
   const bool layer_norm = kind == NormKind::LayerNorm;

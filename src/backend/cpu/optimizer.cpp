@@ -288,6 +288,7 @@ int64_t cpu::optimizer_workspace(int64_t parameters) {
 }
 
 void CpuOps::sum(Tensor total, Tensor x) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Other, .op = "sum"});
   Scratch space = scratch();
   const TensorChunks chunks(space, 1, [&](int64_t) { return x.numel(); });
   double* partials = space.take<double>(chunks.count());
@@ -304,6 +305,7 @@ void CpuOps::sum(Tensor total, Tensor x) {
 }
 
 void CpuOps::grad_norm(Tensor result, std::span<const Tensor> gradients, float max_norm, Tensor guard) {
+  const cpu::HostScope scope = timed({.kind = OpKind::GradNorm, .op = "grad_norm"});
   Scratch space = scratch();
   const auto tensor = [&](int64_t i) -> const Tensor& { return gradients[static_cast<size_t>(i)]; };
   for (const Tensor& gradient : gradients) cpu::require_real("grad_norm", "a gradient", gradient);
@@ -330,6 +332,7 @@ void CpuOps::grad_norm(Tensor result, std::span<const Tensor> gradients, float m
 }
 
 void CpuOps::adamw(std::span<const AdamWParameter> parameters, Tensor clip, const AdamWOptions& options) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Optimizer, .op = "adamw"});
   for (const AdamWParameter& parameter : parameters) check(parameter);
   require(options.step >= 1, "[adamw] the step is {}, expected 1 or more", options.step);
   const bool skip = !std::isfinite(clip.as<float>()[0]);

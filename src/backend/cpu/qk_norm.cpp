@@ -51,6 +51,7 @@ void backward_head(T* __restrict dx, float* __restrict dgain, const T* __restric
 
 void CpuOps::qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, Tensor gain_k, float epsilon,
                              const AttentionShape& shape) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Norm, .op = "qk_norm_forward"});
   constexpr std::string_view op = "qk_norm_forward";
   check(op, qkv, raw, inv, gain_q, gain_k, shape);
   const int64_t depth = shape.head_dim, heads = shape.heads + shape.kv_heads;
@@ -73,6 +74,7 @@ void CpuOps::qk_norm_forward(Tensor qkv, Tensor raw, Tensor inv, Tensor gain_q, 
 
 void CpuOps::qk_norm_backward(const Operand& dqkv, Tensor dgain_q, Tensor dgain_k, Tensor raw, Tensor inv,
                               Tensor gain_q, Tensor gain_k, const AttentionShape& shape) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Norm, .op = "qk_norm_backward"});
   constexpr std::string_view op = "qk_norm_backward";
   const Tensor& dx = dqkv.dense;
   check(op, dx, raw, inv, gain_q, gain_k, shape);

@@ -168,6 +168,7 @@ struct Tiles {
 }  // namespace
 
 void CpuOps::quantize(const Operand& operand) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Quantize, .op = "quantize"});
   constexpr std::string_view op = "quantize";
   require(operand.fp8 && operand.fp8->slot, "[{}] the operand has no FP8 form or no slot", op);
   const Quantized& target = *operand.fp8;
@@ -264,6 +265,7 @@ void CpuOps::quantize(const Operand& operand) {
 }
 
 void CpuOps::update_delayed_scales(const DelayedScaling& state) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Quantize, .op = "update_delayed_scales"});
   if (state.count == 0) return;
   constexpr std::string_view op = "update_delayed_scales";
   const int64_t length = state.history.cols();

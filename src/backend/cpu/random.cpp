@@ -9,6 +9,7 @@ namespace octet {
 
 void CpuOps::fill_normal(Tensor x, Tensor remainder, float deviation, uint64_t seed, uint64_t stream,
                          int64_t first) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Other, .op = "fill_normal"});
   constexpr std::string_view op = "fill_normal";
   cpu::require_real(op, "x", x);
   require_remainder(op, x, remainder);

@@ -23,6 +23,7 @@ float larger_as_bits(float a, float b) {
 }  // namespace
 
 void CpuOps::sum_parts(Tensor sum, Tensor parts, bool accumulate) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Other, .op = "sum_parts"});
   const int64_t n = check_sum_parts(sum, parts), k = sum.numel();
   float* out = sum.as<float>();
   cpu::dispatch_real("sum_parts", parts.dtype, [&]<class T>(T) {
@@ -38,6 +39,7 @@ void CpuOps::sum_parts(Tensor sum, Tensor parts, bool accumulate) {
 }
 
 void CpuOps::convert(Tensor to, Tensor from) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Other, .op = "convert"});
   check_convert(to, from);
   if (to.dtype == from.dtype) {  // also NaN keeps its bits
     if (to.numel() > 0) std::memcpy(to.data, from.data, static_cast<size_t>(to.bytes()));
@@ -55,6 +57,7 @@ void CpuOps::convert(Tensor to, Tensor from) {
 }
 
 void CpuOps::combine_norms(Tensor result, Tensor records, float max_norm) {
+  const cpu::HostScope scope = timed({.kind = OpKind::GradNorm, .op = "combine_norms"});
   check_combine_norms(result, records);
   double squares = 0;
   for (int64_t r = 0; r < records.rows(); ++r) {
@@ -67,6 +70,7 @@ void CpuOps::combine_norms(Tensor result, Tensor records, float max_norm) {
 }
 
 void CpuOps::reciprocal_of_sum(Tensor scale, Tensor counts) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Other, .op = "reciprocal_of_sum"});
   check_reciprocal_of_sum(scale, counts);
   int64_t total = 0;
   for (const int32_t count : counts.span<int32_t>()) total += count;
@@ -74,6 +78,7 @@ void CpuOps::reciprocal_of_sum(Tensor scale, Tensor counts) {
 }
 
 void CpuOps::merge_slots(Tensor slots, Tensor gathered) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Quantize, .op = "merge_slots"});
   const int64_t ranks = check_merge_slots(slots, gathered);
   const int64_t count = slots.numel() / static_cast<int64_t>(sizeof(ScaleSlot));
   auto* own = static_cast<ScaleSlot*>(slots.data);
@@ -99,6 +104,7 @@ void CpuOps::merge_slots(Tensor slots, Tensor gathered) {
 }
 
 void CpuOps::add_hash(Tensor hash, Tensor x, uint64_t seed) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Other, .op = "add_hash"});
   check_add_hash(hash, x);
   const int64_t bytes = x.bytes();
   const auto* data = static_cast<const std::byte*>(x.data);

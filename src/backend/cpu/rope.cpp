@@ -37,10 +37,12 @@ void CpuOps::rotate(const Tensor& qkv, const Tensor& positions, const Tensor& ta
 }
 
 void CpuOps::rope_forward(Tensor qkv, Tensor positions, Tensor table, const AttentionShape& shape) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Rope, .op = "rope_forward"});
   rotate(qkv, positions, table, shape, 1.0f);
 }
 
 void CpuOps::rope_backward(const Operand& dqkv, Tensor positions, Tensor table, const AttentionShape& shape) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Rope, .op = "rope_backward"});
   rotate(dqkv.dense, positions, table, shape, -1.0f);
   finish(dqkv);
 }

@@ -29,6 +29,7 @@ size_t row_bytes(const Tensor& x) {
 }  // namespace
 
 void CpuOps::gather_rows(Tensor to, Tensor from, Tensor rows) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Embedding, .op = "gather_rows"});
   constexpr const char* op = "gather_rows";
   check_rows(op, to, from, rows);
   require_places(op, rows, from.rows());
@@ -45,6 +46,7 @@ void CpuOps::gather_rows(Tensor to, Tensor from, Tensor rows) {
 }
 
 void CpuOps::scatter_rows(Tensor to, Tensor from, Tensor rows) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Embedding, .op = "scatter_rows"});
   constexpr const char* op = "scatter_rows";
   check_rows(op, from, to, rows);
   require_places(op, rows, to.rows());
@@ -60,6 +62,7 @@ void CpuOps::scatter_rows(Tensor to, Tensor from, Tensor rows) {
 }
 
 void CpuOps::add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Loss, .op = "add_scaled_rows"});
   constexpr const char* op = "add_scaled_rows";
   check_scaled_rows(op, to, from, rows, factors);
   require_places(op, rows, from.rows());
@@ -82,6 +85,7 @@ void CpuOps::add_scaled_rows(Tensor to, Tensor from, Tensor rows, Tensor factors
 }
 
 void CpuOps::add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Loss, .op = "add_to_rows"});
   constexpr const char* op = "add_to_rows";
   check_scaled_rows(op, from, to, rows, factors);
   require_places(op, rows, to.rows());
@@ -94,6 +98,7 @@ void CpuOps::add_to_rows(Tensor to, Tensor from, Tensor rows, Tensor factors) {
 }
 
 void CpuOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Loss, .op = "add_outer"});
   check_outer(to, column, row);
   const int64_t width = to.cols();
   cpu::dispatch_real("add_outer", to.dtype, [&]<class To>(To) {
@@ -109,6 +114,7 @@ void CpuOps::add_outer(Tensor to, Tensor column, Tensor row, float factor) {
 }
 
 void CpuOps::add_column_sum(Tensor column_sum, Tensor x, Tensor factors, float factor) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Other, .op = "add_column_sum"});
   constexpr std::string_view op = "add_column_sum";
   check_column_sum(column_sum, x, factors);
   const int64_t width = x.cols();
@@ -137,6 +143,7 @@ void CpuOps::add_column_sum(Tensor column_sum, Tensor x, Tensor factors, float f
 }
 
 void CpuOps::shift_rows(Tensor to, Tensor row, Tensor targets, float factor) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Loss, .op = "shift_rows"});
   check_shift_rows(to, row, targets);
   const int64_t width = to.cols(), groups = div_up(width, 8);
   // Computed before the loop, so that no compiler merges the product into the sum: finite results have the same bits on

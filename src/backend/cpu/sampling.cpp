@@ -88,6 +88,7 @@ int32_t choose(Logits logits, const TokenChoice& choice) {
 }  // namespace
 
 void CpuOps::choose_tokens(Tensor ids, Tensor logits, int64_t vocab, Tensor choices) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Other, .op = "choose_tokens"});
   check_choose_tokens(ids, logits, vocab, choices);
   const auto* all = static_cast<const TokenChoice*>(choices.data);
   parallel_.for_each(logits.rows(), [&](int64_t row, int) {

@@ -24,6 +24,7 @@ void transpose(const cpu::Parallel& parallel, T* to, int64_t to_stride, const T*
 }  // namespace
 
 void CpuOps::transpose_fp8(const QuantizedMatrix& to, const QuantizedMatrix& from) {
+  const cpu::HostScope scope = timed({.kind = OpKind::Quantize, .op = "transpose_fp8"});
   check_transpose_fp8(to, from);
   const int64_t rows = from.codes.rows(), cols = from.codes.cols();
   transpose(parallel_, to.codes.as<uint8_t>(), to.row_stride(), from.codes.as<uint8_t>(), from.row_stride(),
