@@ -6,7 +6,7 @@
 #include "base/print.h"
 #include "bench/gpu_rates.h"
 #include "bench/known_gpus.h"
-#include "bench/rank_forecast.h"
+#include "bench/rank_memory.h"
 #include "command.h"
 #include "config/assumptions.h"
 #include "config/config.h"
@@ -27,10 +27,6 @@ constexpr int64_t kSmallWidth = 768;
 struct Options {
   std::string gpu;  // "": the one of this machine
   int64_t ranks = 0, nodes = 1;
-  // 0: measured ones of comm_file, or else the default
-  double bandwidth_node_gb = 0, bandwidth_network_gb = 0;
-  double latency_node_us = 0, latency_network_us = 0;
-  std::string comm_file;
   RunArguments run;
 };
 
@@ -39,52 +35,13 @@ RankPlace place_of(const Options& options) {
   return {.ranks = ranks, .local_ranks = ranks / static_cast<int>(options.nodes)};
 }
 
-LinkSpeeds speeds_of(const Options& options) {
-  LinkSpeeds speeds;
-  if (!options.comm_file.empty()) speeds = read_link_speeds(options.comm_file, speeds);
-  const auto set = [](double& speed, double given) {
-    if (given > 0) speed = given;
-  };
-  set(speeds.node_gb, options.bandwidth_node_gb);
-  set(speeds.network_gb, options.bandwidth_network_gb);
-  set(speeds.node_latency_us, options.latency_node_us);
-  set(speeds.network_latency_us, options.latency_network_us);
-  return speeds;
-}
-
-// Memory in every mode, then what communication is predicted to cost.
-void print_ranks(const Options& options, const TrainConfig& config, const PlanTarget& target,
-                 const RunPlan& plan, const std::optional<GpuRates>& rates) {
-  const RankPlace place = place_of(options);
-  const LinkSpeeds speeds = speeds_of(options);
+void print_ranks(const RankPlace& place, const TrainConfig& config, const PlanTarget& target,
+                 const RunPlan& plan) {
   print_stdout("\n{} on {}; {}\n\n", counted(place.ranks, "rank"), counted(place.nodes(), "node"),
                sharding_text(plan.finetuning.sharding));
   print_stdout("{}\n",
                modes_text(memory_of_modes(config, target, plan.shape, plan.numerics, place.local_ranks),
                           plan.finetuning.sharding.mode));
-  Transformer transformer(target.model, plan.shape, plan.numerics, target.device, plan.finetuning);
-  const ComputeTimes compute = rates ? compute_times(transformer, *rates) : ComputeTimes{};
-  const StepForecast step =
-      forecast_step(rank_traffic(transformer), compute, speeds, plan.accumulation, place.local_ranks);
-  print_stdout("{}", traffic_text(step));
-  if (!rates) {
-    print_stdout("no times are predicted: no speeds of this GPU and precision are known (pass --gpu h200)\n");
-    return;
-  }
-  print_stdout("\n{}", forecast_text(step));
-  print_stdout("expected (predicted, not measured): {:.0f} tokens/s on {}, efficiency {:.1f} %\n",
-               static_cast<double>(plan.sequences_per_step() * plan.shape.length) / step.step,
-               counted(place.ranks, "GPU"), 100 * step.efficiency());
-  print_stdout(
-      "assumed: {:.0f} GB/s inside a node, {:.0f} GB/s per GPU between nodes, {:.0f} us per collective and {:.0f} us "
-      "per hop between nodes; computation is {:.0f} % slower while something travels\n\n",
-      speeds.node_gb, speeds.network_gb, speeds.node_latency_us, speeds.network_latency_us,
-      100 * speeds.compute_slowdown);
-  print_stdout("{}", scaling_text(forecast_scaling(transformer, target.device, *rates, speeds,
-                                                   plan.accumulation, place.local_ranks, target.limit.bytes,
-                                                   one_copy_range(config, target.model))));
-  print_stdout(
-      "Every GPU has the same micro-batches in each row. Efficiency is the share of a step that is computation.\n");
 }
 
 // FP8 without FP8 tensor cores would be emulated, slower than BF16: nobody wants such a run.
@@ -186,14 +143,13 @@ int run(const Options& options) {
   const Fp8Recipe recipe = plan.numerics.fp8.recipe;
   const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
   const std::optional<GpuRates> rates = gpu_rates(gpu);
-  if (rates && (has_rates || options.ranks > 0) && model.width < kSmallWidth)
+  if (rates && has_rates && options.ranks == 0 && model.width < kSmallWidth)
     print_stdout(
         "\nthis model is small: matrix products are a small part of its step, and FP8 may be slower than BF16. "
         "Predicted speeds are too high\n");
   if (options.ranks > 0) {
-    const bool knows_speed = has_rates || plan.numerics.precision == Precision::Bf16;
-    print_ranks(options, config, target, plan, knows_speed ? rates : std::nullopt);
-    if (asked) print_support(*asked, plan.limit.bytes, true);  // about speed, print_ranks has said it
+    print_ranks(place_of(options), config, target, plan);
+    if (asked) print_support(*asked, plan.limit.bytes, true);
     return kExitDone;
   }
   if (asked) print_support(*asked, plan.limit.bytes, rates.has_value());
@@ -231,32 +187,14 @@ Command plan_command() {
       .value("NAME")
       .note("the GPU of this machine");
   builder.keys
-      .add(
-          "ranks", &Options::ranks,
-          "Plan for this many GPUs in all: memory of each in every sharding_mode, and predicted communication and "
-          "speed up to 1,024 GPUs. 0: off.")
+      .add("ranks", &Options::ranks,
+           "Plan for this many GPUs in all: memory of each in every sharding_mode. 0: off.")
       .at_least(0)
       .at_most(1 << 16);
   builder.keys
       .add("nodes", &Options::nodes, "With ranks: machines that the GPUs are on, the same number on each.")
       .at_least(1)
       .at_most(1 << 16);
-  const auto speed = [&](const char* name, double Options::*member, const char* help, const char* note) {
-    builder.keys.add(name, member, help).at_least(0).at_most(1e6).note(note);
-  };
-  speed("bandwidth_node_gb", &Options::bandwidth_node_gb,
-        "With ranks: GB/s that a GPU receives from others in its node.", "that of comm_file, else 330");
-  speed("bandwidth_network_gb", &Options::bandwidth_network_gb,
-        "With ranks: GB/s that a GPU receives from other nodes.", "that of comm_file, else 46");
-  speed("latency_node_us", &Options::latency_node_us,
-        "With ranks: microseconds that a collective takes at least.", "that of comm_file, else 20");
-  speed("latency_network_us", &Options::latency_network_us,
-        "With ranks: more microseconds for each GPU in other nodes that a collective passes.",
-        "that of comm_file, else 8");
-  builder.keys
-      .add("comm_file", &Options::comm_file,
-           "With ranks: use speeds that 'octet bench --comm --json FILE' has measured.")
-      .value("FILE");
   builder.check([](const Options& options, std::vector<std::string>& errors) {
     const int64_t ranks = std::max<int64_t>(options.ranks, 1);
     if (options.nodes > 1 && options.ranks == 0)

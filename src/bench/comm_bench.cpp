@@ -237,48 +237,12 @@ std::string_view text_of(CollectiveKind kind) {
   return kind == CollectiveKind::Gather ? "gather" : "exchange";
 }
 
-// The records of a step are too small to show a bandwidth; they show the latency.
-bool is_small(const CommResult& result) {
-  return result.bytes < (1 << 16);
-}
-
 }  // namespace
 
 CommReport bench_comm(Transformer& planned, Device& device, Ranks& ranks, const CommBenchOptions& options) {
   require(planned.sharding().is_active() && planned.shape().training,
           "[bench] the plan has no ranks, expected one of a rank");
   return CommBench(planned, device, ranks, options).run();
-}
-
-nlohmann::json speeds_json(const CommReport& report) {
-  nlohmann::json speeds = nlohmann::json::object();
-  double node_bytes = 0, node_ms = 0, network_bytes = 0, network_ms = 0, slowdown = 0;
-  bool measured_slowdown = false;
-  for (const CommResult& r : report.results) {
-    if (r.members <= 1) continue;
-    const bool leaves_node = r.name.ends_with("between nodes") || r.members > report.place.local_ranks;
-    if (r.gemm_slowdown) {
-      measured_slowdown = true;
-      slowdown = std::max(slowdown, *r.gemm_slowdown);
-    }
-    if (is_small(r)) {
-      if (!leaves_node) speeds["node_latency_us"] = 1e3 * r.ms;
-      continue;
-    }
-    if (!leaves_node) {
-      node_bytes += r.bytes;
-      node_ms += r.ms;
-    } else if (r.kind == CollectiveKind::Exchange) {
-      // Of the other members, those on this node are no part of it.
-      const int local = r.name.ends_with("between nodes") ? 1 : report.place.local_ranks;
-      network_bytes += r.bytes * (r.members - local) / (r.members - 1);
-      network_ms += r.ms;
-    }
-  }
-  if (node_ms > 0) speeds["node_gb"] = node_bytes / node_ms / 1e6;
-  if (network_ms > 0) speeds["network_gb"] = network_bytes / network_ms / 1e6;
-  if (measured_slowdown) speeds["compute_slowdown"] = slowdown;
-  return speeds;
 }
 
 nlohmann::json comm_json(const CommReport& report) {
@@ -293,8 +257,7 @@ nlohmann::json comm_json(const CommReport& report) {
   }
   return {{"ranks", report.place.ranks},  {"nodes", report.place.nodes()},
           {"sharding_mode", report.mode}, {"engine", report.engine},
-          {"device", report.device},      {"collectives", std::move(results)},
-          {"speeds", speeds_json(report)}};
+          {"device", report.device},      {"collectives", std::move(results)}};
 }
 
 std::string comm_text(const CommReport& report) {

@@ -7,9 +7,10 @@
 
 #include "dist/ranks.h"
 #include "model/transformer.h"
-#include "plan/rank_costs.h"
 
 namespace octet {
+
+enum class CollectiveKind { Gather, Exchange };
 
 struct CommBenchOptions {
   int64_t warmup = 3;
@@ -41,8 +42,6 @@ struct CommReport {
 CommReport bench_comm(Transformer& planned, Device& device, Ranks& ranks,
                       const CommBenchOptions& options = {});
 
-// What 'octet plan --comm_file' reads: the speeds that follow from the results; only those that were measured.
-nlohmann::json speeds_json(const CommReport& report);
 nlohmann::json comm_json(const CommReport& report);
 std::string comm_text(const CommReport& report);
 

@@ -51,7 +51,7 @@ struct BenchCli : testing::Test {
   TemporaryFolder folder;
 };
 
-TEST_F(BenchCli, CommMeasuresCollectivesAndThePlanReadsThem) {
+TEST_F(BenchCli, CommMeasuresCollectives) {
   const ProcessResult result = bench({"--comm", "--json", "comm.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(
@@ -61,11 +61,6 @@ TEST_F(BenchCli, CommMeasuresCollectivesAndThePlanReadsThem) {
   const auto report = nlohmann::json::parse(read_text(folder.path() + "/comm.json"));
   EXPECT_EQ(report["ranks"], 1);
   EXPECT_EQ(report["collectives"].size(), 3u);
-  EXPECT_TRUE(report["speeds"].empty()) << "one rank shows no bandwidth";
-  const ProcessResult planned = run_process(
-      test::octet_program(), {"plan", "--gpu", "h200", "--ranks", "2", "--comm_file", "comm.json"}, folder.path());
-  EXPECT_EQ(planned.exit_code, 0) << planned.err;
-  EXPECT_THAT(planned.out, HasSubstr("assumed: 330 GB/s"));
   expect_refused({"--comm", "--variants", "bf16"}, "--variants has no effect with --comm");
 }
 
@@ -145,8 +140,9 @@ TEST_F(BenchCli, ReadsItsOwnFlagsAsKeys) {
 
 TEST_F(BenchCli, ComparesLikeWithLikeAndSaysWhatThatIs) {
   // Every thread needs memory of its own, so their number is fixed.
-  const std::vector<std::string> common = {"bench", "--device",         "cpu",    "--bench-steps", "1",
-                                           "--num_threads=2", "--bench-warmup=1", "--json", "bench.json"};
+  const std::vector<std::string> common = {
+      "bench",           "--device",         "cpu",    "--bench-steps", "1",
+      "--num_threads=2", "--bench-warmup=1", "--json", "bench.json"};
   const auto compare = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), common.begin(), common.end());
     const ProcessResult result = run_process(test::octet_program(), flags, folder.path());

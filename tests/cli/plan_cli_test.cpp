@@ -52,7 +52,7 @@ TEST(PlanCli, ShowsLayersReasonsSharesMemoryAndRatio) {
   EXPECT_THAT(result.out, HasSubstr("this model is small"));
 }
 
-TEST(PlanCli, RanksShowMemoryOfEveryModeAndAPrediction) {
+TEST(PlanCli, RanksShowMemoryOfEveryMode) {
   const ProcessResult result =
       plan({"--gpu", "h200", "--model_preset", "llama-3.1-8b", "--dataset", "demo", "--ranks", "16",
             "--nodes", "2", "--sharding_mode", "fsdp", "--sample_steps", "0"});
@@ -61,21 +61,10 @@ TEST(PlanCli, RanksShowMemoryOfEveryModeAndAPrediction) {
               HasSubstr("16 ranks on 2 nodes; fsdp_full: each rank keeps 1/16 of the layers' weights"));
   for (const char* mode : {"none ", "zero1 ", "zero2 ", "fsdp_full (chosen) ", "hsdp "})
     EXPECT_THAT(result.out, HasSubstr(std::string("\n") + mode));
-  EXPECT_THAT(result.out,
-              AllOf(HasSubstr("a rank receives "), HasSubstr("predicted time of a step"),
-                    HasSubstr("expected (predicted, not measured): "), HasSubstr("\n1024    128 ")));
-  EXPECT_THAT(result.out, HasSubstr("assumed: 330 GB/s inside a node, 46 GB/s per GPU between nodes"));
-  const ProcessResult slow = plan({"--gpu", "h200", "--ranks", "2", "--bandwidth_node_gb", "10"});
-  EXPECT_THAT(slow.out, HasSubstr("assumed: 10 GB/s inside a node"));
-  // On a CPU nothing is known about speed.
-  const ProcessResult cpu = plan_on_cpu({"--ranks", "4"});
-  EXPECT_THAT(cpu.out, AllOf(HasSubstr("zero1 (chosen)"), HasSubstr("no times are predicted"),
-                             Not(HasSubstr("tokens/s"))));
+  EXPECT_THAT(plan_on_cpu({"--ranks", "4"}).out, HasSubstr("zero1 (chosen)"));
   const ProcessResult wrong = plan({"--ranks", "5", "--nodes", "2"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("--ranks is 5 and --nodes is 2; expected the same number on every node"));
-  EXPECT_THAT(plan({"--ranks", "2", "--comm_file", "/nonexistent/comm.json", "--gpu", "h200"}).err,
-              HasSubstr("/nonexistent/comm.json"));
 }
 
 TEST(PlanCli, TheRatioFollowsTheCoverage) {
