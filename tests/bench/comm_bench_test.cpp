@@ -8,7 +8,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "dist/thread_ranks.h"
+#include "support/thread_ranks.h"
 
 namespace octet::test {
 namespace {

@@ -14,7 +14,7 @@
 #include "checkpoint/export.h"
 #include "checkpoint/model_folder.h"
 #include "data/temporary_folder.h"
-#include "dist/thread_ranks.h"
+#include "support/thread_ranks.h"
 #include "hf/hf_folder.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"

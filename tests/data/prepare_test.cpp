@@ -11,7 +11,7 @@
 #include "base/crc32c.h"
 #include "base/philox.h"
 #include "data/tokenizer/bytes_tokenizer.h"
-#include "io/fault_env.h"
+#include "support/fault_env.h"
 #include "io/sealed_json.h"
 #include "support/error_of.h"
 #include "temporary_folder.h"

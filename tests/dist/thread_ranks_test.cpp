@@ -1,4 +1,4 @@
-#include "dist/thread_ranks.h"
+#include "support/thread_ranks.h"
 
 #include <gmock/gmock.h>
 

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "io/checkpoint_store.h"
-#include "io/fault_env.h"
+#include "support/fault_env.h"
 #include "temp_dir.h"
 
 namespace octet {

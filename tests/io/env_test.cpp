@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-#include "io/fault_env.h"
+#include "support/fault_env.h"
 #include "io/mapping_faults.h"
 #include "io/temporary_file.h"
 #include "support/error_of.h"

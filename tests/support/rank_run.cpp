@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "dist/thread_ranks.h"
+#include "support/thread_ranks.h"
 
 namespace octet::test {
 namespace {

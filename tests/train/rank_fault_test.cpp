@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "dist/thread_ranks.h"
+#include "support/thread_ranks.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
 #include "support/rank_run.h"

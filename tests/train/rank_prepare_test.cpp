@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "dist/thread_ranks.h"
+#include "support/thread_ranks.h"
 #include "support/error_of.h"
 
 namespace octet::test {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/exit_codes.h"
-#include "io/fault_env.h"
+#include "support/fault_env.h"
 #include "report/metrics.h"
 #include "resume_support.h"
 #include "train/trainer.h"

@@ -1,4 +1,4 @@
-#include "io/fault_env.h"
+#include "support/fault_env.h"
 
 #include <fcntl.h>
 #include <unistd.h>
