@@ -9,7 +9,6 @@
 #include "import/key_table.h"
 #include "import/rules.h"
 #include "import/tools.h"
-#include "import/torch_rules.h"
 
 namespace octet {
 namespace {

@@ -11,7 +11,6 @@
 #include "import/fsdp_rules.h"
 #include "import/rules.h"
 #include "import/tools.h"
-#include "import/torch_rules.h"
 
 namespace octet {
 namespace {

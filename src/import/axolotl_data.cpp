@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "import/axolotl.h"
 #include "import/axolotl_messages.h"
-#include "import/axolotl_prompts.h"
 #include "import/dataset_list.h"
 #include "import/rules.h"
 

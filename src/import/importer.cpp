@@ -32,8 +32,7 @@ bool is_value(std::string_view value, const TreeLeaf& leaf) {
   const std::string word = plain_word(leaf.text);
   if (word == value || word.substr(word.rfind('.') + 1) == value) return true;  // IntervalStrategy.STEPS
   if (const auto number = parse_double(value)) return leaf.number() == number;
-  const auto flag = parse_bool(value);
-  return flag && leaf.flag() == flag;
+  return value == "true" && leaf.flag() == true;
 }
 
 bool fits(const KeyCase& given, const TreeLeaf& leaf) {

@@ -19,7 +19,8 @@ struct KeyRules {
 // indented:
 //   NAMES : CASE | CASE ...
 // NAMES are separated by spaces. "name!" may stand alone as a flag, and "name=octet_key" is the same setting in octet.
-// A CASE is [VALUES] VERDICT [, REASON]. VALUES are words, numbers, null or off; without them it takes all other values.
+// A CASE is [VALUES] VERDICT [, REASON]. VALUES are words, numbers, true (also yes), null or off; without them it takes all
+// other values.
 // VERDICT is a fate (mapped, derived, ignored, warned, refused) or "-> octet_key [value]"; without a value, the given one.
 //
 // Some values need no case: null is ignored next to other cases, and so is a value that is off where all others are

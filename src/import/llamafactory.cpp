@@ -109,8 +109,8 @@ mix_strategy : concat ignored, concat: every example once per epoch, as in octet
 neat_packing! : off ignored, octet keeps packed examples apart always
   | -> packing best_fit, examples do not see each other
 train_on_prompt! : off -> train_on completion | -> train_on all
-enable_thinking! : false warned, octet trains on conversations as they are
-  | ignored, octet trains on conversations as they are
+enable_thinking! : null ignored, octet trains on conversations as they are
+  | off warned, octet trains on conversations as they are | ignored, octet trains on conversations as they are
 disable_gradient_checkpointing! : off ignored, false: octet recomputes what the memory needs
   | -> gradient_checkpointing none
 disable_shuffling! : off ignored, off | -> data_order sequential
