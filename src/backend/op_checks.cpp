@@ -165,8 +165,8 @@ void check_cross_entropy(const Operand& gradient, const Tensor& correction, cons
   require(!dlogits || (options.gradient_scale && options.gradient_scale.dtype == DType::F32),
           "[{}] a gradient is requested without its scale in fp32", op);
   const Quantized* fp8 = gradient.fp8;
-  require(!correction || (dlogits && fp8 && fp8->rule.delayed &&
-                          fp8->rule.granularity == Granularity::Tensor && (fp8->rowwise || fp8->colwise)),
+  require(!correction || (dlogits && fp8 && fp8->keeps_scale() &&
+                          fp8->rule().granularity == Granularity::Tensor && (fp8->rowwise || fp8->colwise)),
           "[{}] corrections are requested without FP8 codes of delayed scaling", op);
 }
 

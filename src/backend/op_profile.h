@@ -66,7 +66,7 @@ inline double bytes_of(const Tensor& tensor) {
 inline double bytes_of(const Operand& operand) {
   if (!operand.fp8) return bytes_of(operand.dense);
   const Quantized& fp8 = *operand.fp8;
-  const bool dense = operand.keep_dense || fp8.stats || !fp8.rule.delayed;
+  const bool dense = operand.keep_dense || fp8.stats() || !fp8.keeps_scale();
   return (dense ? bytes_of(operand.dense) : 0.0) + bytes_of(fp8.rowwise.codes) + bytes_of(fp8.colwise.codes);
 }
 template <class First, class... Rest>

@@ -27,7 +27,7 @@ void merge_scales(Device& device, Transformer& model, const RankSaving& ranks) {
   for (Linear* linear : model.linears()) {
     // Without rows of its own, a rank's slot would bring the last value of an earlier step.
     if (linear->sends_codes() && linear->weight().storage.dense && linear->weight().storage.rows == 0)
-      linear->quantize_part(device.ops(), true);
+      linear->quantize_part(device.ops(), ScaleFrom::Slot);
   }
   ranks.merge_slots();
 }

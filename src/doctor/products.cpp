@@ -77,12 +77,12 @@ class Operands {
     return copy;
   }
   // With scales from the values themselves: there is no history.
-  void quantize(Quantized& to, Tensor from, QuantizeRule rule) {
-    rule.delayed = false;
+  void quantize(Quantized& to, Tensor from, const QuantizeRule& rule) {
     const Tensor slot = memory_.tensor(DType::U8, {static_cast<int64_t>(sizeof(ScaleSlot))});
     const ScaleSlot initial;
     device_.copy_to_device(slot, &initial);
-    to.rule = rule;
+    to = Quantized(rule);
+    to.pass = &kScaleFromValues;
     to.slot = static_cast<ScaleSlot*>(slot.data);
     to.rowwise = copy_of(rule, rule.format_rowwise, from.rows(), from.cols(), &to.slot->inverse_rowwise);
     to.colwise = copy_of(rule, rule.format_colwise, from.cols(), from.rows(), &to.slot->inverse_colwise);

@@ -83,7 +83,7 @@ constexpr int64_t kNarrowGradientRanks = 32;  // of one part
 
 bool Linear::adapter_keeps_input_codes() const {
   return adapter_ && !adapter_drops_ && !adapter_dense_input_ && fp8(Product::Forward) && !has_dense() &&
-         input8_.rule.granularity == Granularity::Tensor;
+         input8_.rule().granularity == Granularity::Tensor;
 }
 
 bool Linear::adapter_reads_input_codes() const {
@@ -91,7 +91,7 @@ bool Linear::adapter_reads_input_codes() const {
 }
 
 bool Linear::adapter_reads_gradient_codes() const {
-  return adapter_ && fp8(Product::Dgrad) && gradient8_.rule.granularity == Granularity::Tensor &&
+  return adapter_ && fp8(Product::Dgrad) && gradient8_.rule().granularity == Granularity::Tensor &&
          std::ranges::all_of(adapter_.parts(),
                              [](const LowRank::Part& part) { return part.rank <= kNarrowGradientRanks; });
 }
@@ -101,14 +101,14 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Wei
           "[model] {} has no dense weight and cannot run in FP8 alone", site_.name);
   if (!choice_.any_fp8()) return;
   const Fp8Config fp8_settings = settings_of(site_, scales.config());
-  input8_.rule = quantize_rule(fp8_settings, Role::Input);
-  weight8_.rule = quantize_rule(fp8_settings, Role::Weight);
-  gradient8_.rule = quantize_rule(fp8_settings, Role::Gradient);
-  input_slot_ = scales.add(site_.name + ".input", input8_.rule);
-  weight_slot_ = scales.add(site_.name + ".weight", weight8_.rule);
-  gradient_slot_ = scales.add(site_.name + ".gradient", gradient8_.rule);
+  input8_ = Quantized(quantize_rule(fp8_settings, Role::Input));
+  weight8_ = Quantized(quantize_rule(fp8_settings, Role::Weight));
+  gradient8_ = Quantized(quantize_rule(fp8_settings, Role::Gradient));
+  input_slot_ = scales.add(site_.name + ".input", input8_.rule());
+  weight_slot_ = scales.add(site_.name + ".weight", weight8_.rule());
+  gradient_slot_ = scales.add(site_.name + ".gradient", gradient8_.rule());
 
-  const QuantizeRule& rule = weight8_.rule;
+  const QuantizeRule& rule = weight8_.rule();
   const std::string name = weight_->spec.name + ".fp8";
   const ParameterStorage& storage = weight_->storage;
   if (sends_codes()) {
@@ -133,13 +133,13 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Wei
 // The codes of this rank lie in their place among those of all ranks, or apart if the others come layer by layer.
 void Linear::plan_codes(BufferPlanner& planner) {
   const ParameterStorage& storage = weight_->storage;
-  const QuantizeRule& rule = weight8_.rule;
+  const QuantizeRule& rule = weight8_.rule();
   const int64_t part_rows = storage.part_rows, rows = storage.all_rows();
   const std::string name = weight_->spec.name + ".fp8";
   const bool blocks = rule.granularity == Granularity::Block128;
   require(rule.granularity == Granularity::Tensor || (blocks && part_rows % 128 == 0),
           "[model] {}: ranks cannot share codes in parts of {} rows", site_.name, part_rows);
-  part8_.rule = rule;
+  part8_ = Quantized(rule);
   weight8_.rowwise.granularity = part8_.rowwise.granularity = rule.granularity;
   const int64_t scale_cols = div_up(site_.in, 128);
   const auto add = [&](Tensor& view, const std::string& what, DType dtype, Shape shape) {
@@ -191,7 +191,7 @@ int64_t Linear::per_layer_bytes() const {
   const ParameterStorage& storage = weight_->storage;
   if (!storage.whole_per_layer) return 0;
   const int64_t rows = storage.all_rows();
-  const QuantizeRule& rule = weight8_.rule;
+  const QuantizeRule& rule = weight8_.rule();
   if (sends_codes()) {
     const bool blocks = rule.granularity == Granularity::Block128;
     return aligned(rows * site_.in) + (blocks ? aligned(rows / 128 * div_up(site_.in, 128) * 4) : 0);
@@ -212,7 +212,7 @@ void Linear::attach_per_layer(BufferPlanner& planner, const Tensor& ring, int64_
   const ParameterStorage& storage = weight_->storage;
   if (!storage.whole_per_layer) return;
   const int64_t rows = storage.all_rows();
-  const QuantizeRule& rule = weight8_.rule;
+  const QuantizeRule& rule = weight8_.rule();
   const auto place = [&](Tensor& view, DType dtype, Shape shape) {
     planner.alias(view, ring, dtype, shape, offset);
     offset += aligned(view.bytes());
@@ -245,21 +245,21 @@ void Linear::attach_per_layer(BufferPlanner& planner, const Tensor& ring, int64_
 void Linear::attach_scratch(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens) {
   if (fp8(Product::Forward) && !adapter_keeps_input_codes()) {
     alias_matrix(planner, input8_.rowwise, scratch.input_rowwise, scratch.input_rowwise_scales,
-                 input8_.rule.format_rowwise, input8_.rule.granularity, tokens, site_.in);
+                 input8_.rule().format_rowwise, input8_.rule().granularity, tokens, site_.in);
   }
   if (fp8(Product::Dgrad) && scratch.gradient_rowwise.numel() > 0) {
     alias_matrix(planner, gradient8_.rowwise, scratch.gradient_rowwise, scratch.gradient_rowwise_scales,
-                 gradient8_.rule.format_rowwise, gradient8_.rule.granularity, tokens, site_.out);
+                 gradient8_.rule().format_rowwise, gradient8_.rule().granularity, tokens, site_.out);
   }
   if (input_needed_colwise() && scratch.gradient_colwise.numel() > 0) {
     alias_matrix(planner, gradient8_.colwise, scratch.gradient_colwise, scratch.gradient_colwise_scales,
-                 gradient8_.rule.format_colwise, gradient8_.rule.granularity, site_.out, tokens);
+                 gradient8_.rule().format_colwise, gradient8_.rule().granularity, site_.out, tokens);
   }
 }
 
 void Linear::attach_input(BufferPlanner& planner, int64_t tokens, Lifetime lifetime,
                           QuantizedBuffers* shared) {
-  const QuantizeRule& rule = input8_.rule;
+  const QuantizeRule& rule = input8_.rule();
   const auto place = [&](QuantizedMatrix& matrix, const char* name, DType format, int64_t rows,
                          int64_t depth) {
     if (shared) {
@@ -286,8 +286,8 @@ void Linear::attach_adapter(BufferPlanner& planner, int64_t tokens, DType dtype,
 
 void Linear::attach_transposed(BufferPlanner& planner, const QuantizedBuffers& shared) {
   if (!transposes_) return;
-  alias_matrix(planner, transpose8_, shared.codes, shared.scales, weight8_.rule.format_colwise,
-               weight8_.rule.granularity, site_.in, site_.out);
+  alias_matrix(planner, transpose8_, shared.codes, shared.scales, weight8_.rule().format_colwise,
+               weight8_.rule().granularity, site_.in, site_.out);
 }
 
 void Linear::attach_decoding(BufferPlanner& planner, QuantizedScratch& scratch, int64_t tokens, DType dtype,
@@ -295,10 +295,9 @@ void Linear::attach_decoding(BufferPlanner& planner, QuantizedScratch& scratch, 
   attach_adapter(planner, tokens, dtype, Lifetime::always(), adapters);
   if (has_dense()) return;
   alias_matrix(planner, input8_.rowwise, scratch.input_rowwise, scratch.input_rowwise_scales,
-               input8_.rule.format_rowwise, input8_.rule.granularity, tokens, site_.in);
+               input8_.rule().format_rowwise, input8_.rule().granularity, tokens, site_.in);
   input8_.colwise = {};
-  input8_.rule.delayed = false;
-  input8_.stats = nullptr;
+  input8_.pass = &kScaleFromValues;
 }
 
 void Linear::set_decoding_rows(int64_t rows) {
@@ -307,15 +306,10 @@ void Linear::set_decoding_rows(int64_t rows) {
 
 void Linear::bind(const ScaleTable& scales) {
   if (!choice_.any_fp8()) return;
-  const auto set = [&](Quantized& quantized, int index) {
-    quantized.slot = scales.slot(index);
-    quantized.rowwise.tensor_scale = &quantized.slot->inverse_rowwise;
-    quantized.colwise.tensor_scale = &quantized.slot->inverse_colwise;
-  };
-  set(input8_, input_slot_);
-  set(weight8_, weight_slot_);
-  set(part8_, weight_slot_);
-  set(gradient8_, gradient_slot_);
+  scales.bind(input8_, input_slot_);
+  scales.bind(weight8_, weight_slot_);
+  scales.bind(part8_, weight_slot_);
+  scales.bind(gradient8_, gradient_slot_);
   transpose8_.tensor_scale = weight8_.colwise.tensor_scale;
 }
 
@@ -393,21 +387,27 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
   if (adapter_ && adapter_.drops()) adapter_.add_dropped_input_gradient(ops, dx, weight_->stream());
 }
 
-void Linear::quantize_weight(Ops& ops, bool delayed) {
+void Linear::quantize_weight(Ops& ops) {
+  quantize_weight(ops, weight8_.pass->scale);
+}
+
+void Linear::quantize_weight(Ops& ops, ScaleFrom scale) {
   if (!has_dense() || !weight_fp8()) return;
+  const QuantizePass pass{scale, weight8_.pass->statistics};
   Quantized copies = weight8_;
-  copies.rule.delayed = delayed;
+  copies.pass = &pass;
   ops.quantize({.dense = weight_->whole, .fp8 = &copies});
 }
 
-void Linear::quantize_part(Ops& ops, bool delayed) {
+void Linear::quantize_part(Ops& ops, ScaleFrom scale) {
   if (weight_->storage.rows == 0) {
     // The slot must not look as if it had seen rows.
     ops.device().zero({&part8_.slot->amax_last, DType::F32, {1}});
     return;
   }
+  const QuantizePass pass{scale, part8_.pass->statistics};
   Quantized part = part8_;
-  part.rule.delayed = delayed;
+  part.pass = &pass;
   ops.quantize({.dense = weight_->weight, .fp8 = &part});
 }
 
@@ -422,7 +422,7 @@ Quantized* Linear::updated_fp8() {
 
 int64_t Linear::fill_rows(int64_t most) const {
   // The transposed copy of blocks along rows comes from the dense weight, not from the other copy.
-  if (weight8_.rule.granularity == Granularity::Row32) return site_.out;
+  if (weight8_.rule().granularity == Granularity::Row32) return site_.out;
   return std::min(std::max<int64_t>(most / 128 * 128, 128), site_.out);
 }
 
@@ -436,12 +436,12 @@ void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const Stag
   const int64_t first = sends_codes() ? storage.first_row : 0,
                 count = sends_codes() ? storage.rows : site_.out;
   const Quantized& target = sends_codes() ? part8_ : weight8_;
+  const QuantizeRule& rule = target.rule();
   Quantized part = target;
-  part.rule.delayed = false;
-  part.stats = nullptr;
-  const bool per_tensor = part.rule.granularity == Granularity::Tensor;
+  part.pass = &kScaleFromValues;
+  const bool per_tensor = rule.granularity == Granularity::Tensor;
   // Blocks along rows are made for both copies from the dense weight.
-  const bool whole = part.rule.granularity == Granularity::Row32;
+  const bool whole = rule.granularity == Granularity::Row32;
   if (!whole) part.colwise = {};
   const auto quantize_ranges = [&] {
     for (int64_t begin = 0; begin < count; begin += step) {
@@ -459,25 +459,16 @@ void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const Stag
     // The slot has now seen the largest value of all ranges.
     device.copy_to_host(&values, slot);
     if (largest) values.amax = values.amax_last = largest(values.amax);
-    values.scale_rowwise = scale_from_amax(values.amax, part.rule.format_rowwise, part.rule.margin, 1.0f);
-    values.scale_colwise = scale_from_amax(values.amax, part.rule.format_colwise, part.rule.margin, 1.0f);
+    values.scale_rowwise = scale_from_amax(values.amax, rule.format_rowwise, rule.margin, 1.0f);
+    values.scale_colwise = scale_from_amax(values.amax, rule.format_colwise, rule.margin, 1.0f);
     values.inverse_rowwise = 1.0f / values.scale_rowwise;
     values.inverse_colwise = 1.0f / values.scale_colwise;
     device.copy_to_device(slot, &values);
-    part.rule.delayed = true;
+    part.pass = &kScaleFromSlot;
     quantize_ranges();
   }
   if (weight8_.colwise && !whole && !sends_codes())
     device.ops().transpose_fp8(weight8_.colwise, weight8_.rowwise);
-}
-
-void Linear::set_pass(const ScaleTable& scales, bool stats) {
-  if (!choice_.any_fp8()) return;
-  const bool delayed = scales.is_delayed(input_slot_) && !scales.calibrating();
-  input8_.rule.delayed = weight8_.rule.delayed = part8_.rule.delayed = gradient8_.rule.delayed = delayed;
-  input8_.stats = stats ? scales.stats(input_slot_) : nullptr;
-  weight8_.stats = part8_.stats = stats ? scales.stats(weight_slot_) : nullptr;
-  gradient8_.stats = stats ? scales.stats(gradient_slot_) : nullptr;
 }
 
 }  // namespace octet

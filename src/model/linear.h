@@ -78,14 +78,15 @@ class Linear {
   // weight has none.
   void backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, bool overwrite) const;
 
-  // Rewrites the FP8 copies from the whole dense weight; does nothing if there is none. With `delayed`, by the scale of
-  // the slot.
-  void quantize_weight(Ops& ops) { quantize_weight(ops, weight8_.rule.delayed); }
-  void quantize_weight(Ops& ops, bool delayed);
-  bool is_delayed() const { return weight8_.rule.delayed; }  // as set_pass has left it
-  // With ranks that send codes: rewrites the codes of this rank's rows. With `delayed`, by the scale of the slot;
-  // otherwise by that of these rows alone, which the ranks must still agree on.
-  void quantize_part(Ops& ops, bool delayed);
+  // Rewrites the FP8 copies from the whole dense weight; does nothing if there is none. The scale is that of the pass, or
+  // comes from where `scale` says.
+  void quantize_weight(Ops& ops);
+  void quantize_weight(Ops& ops, ScaleFrom scale);
+  // In this pass, the weight's codes keep the scale of the slot.
+  bool keeps_scale() const { return weight8_.keeps_scale(); }
+  // With ranks that send codes: rewrites the codes of this rank's rows. With ScaleFrom::Values the scale is that of these
+  // rows alone, which the ranks must still agree on.
+  void quantize_part(Ops& ops, ScaleFrom scale);
   // The same for codes that have just arrived: makes their transpose, if one is kept.
   void transpose_codes(Ops& ops);
   bool sends_codes() const { return weight_->storage.whole_is_codes; }
@@ -105,15 +106,15 @@ class Linear {
                    const LargestOverRanks& largest = {});
   // How many rows fill_weight takes at a time, of at most `most`: all of them if its blocks need it.
   int64_t fill_rows(int64_t most) const;
-  // Switches calibration and statistics for all tensors of the Linear at once.
-  void set_pass(const ScaleTable& scales, bool stats);
 
   const LinearSite& site() const { return site_; }
   const LinearChoice& choice() const { return choice_; }
   Parameter& weight() const { return *weight_; }
   Quantized* weight_fp8() { return weight8_.rowwise || weight8_.colwise ? &weight8_ : nullptr; }
   // With ranks that send codes: the scale of new codes does not depend on the values on other ranks.
-  bool knows_scale() const { return part8_.rule.granularity != Granularity::Tensor || part8_.rule.delayed; }
+  bool knows_scale() const {
+    return part8_.rule().granularity != Granularity::Tensor || part8_.keeps_scale();
+  }
   // The FP8 copies that the optimizer writes together with the weight; null if they are made later.
   Quantized* updated_fp8();
   // How backward reads the input again, for the gradient of the weight or of the adapters: dense, or as its FP8 copy.

@@ -7,10 +7,10 @@ namespace octet {
 
 void Transformer::weights_changed() {
   ops().set_workspace(workspace_);
-  for (Linear* linear : linears_) linear->set_pass(scales_, false);
+  scales_.begin_pass(false);
   if (sharding().shares_state()) {
     const bool delayed = scales_.config().recipe == Fp8Recipe::Delayed && !scales_.calibrating();
-    quantize_parts(delayed);
+    quantize_parts(delayed ? ScaleFrom::Slot : ScaleFrom::Values);
     require(static_cast<bool>(rank_hooks_.gather),
             "[model] weights that ranks share were changed without ranks");
     rank_hooks_.gather();
@@ -23,18 +23,18 @@ void Transformer::weights_changed() {
   for (Linear* linear : linears_) linear->quantize_weight(ops());
 }
 
-void Transformer::quantize_parts(bool delayed) {
+void Transformer::quantize_parts(ScaleFrom scale) {
   bool agreed = true;
   for (Linear* linear : linears_) {
     if (!linear->sends_codes() || !linear->weight().storage.dense) continue;
-    linear->quantize_part(ops(), delayed);
-    agreed &= delayed || linear->weight_fp8()->rule.granularity != Granularity::Tensor;
+    linear->quantize_part(ops(), scale);
+    agreed &= scale == ScaleFrom::Slot || linear->weight_fp8()->rule().granularity != Granularity::Tensor;
   }
   if (agreed) return;
   rank_hooks_.merge_slots();
   for (Linear* linear : linears_) {
     if (linear->sends_codes() && linear->weight().storage.dense && linear->weight().storage.rows > 0)
-      linear->quantize_part(ops(), true);
+      linear->quantize_part(ops(), ScaleFrom::Slot);
   }
 }
 
@@ -188,7 +188,7 @@ void Transformer::backward_body(bool first) {
 }
 
 void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats) {
-  for (Linear* linear : linears_) linear->set_pass(scales_, fp8_stats);
+  scales_.begin_pass(fp8_stats);
   shared_.adapter.dropout.active = true;
   if (first) {
     // Linears overwrite the gradients of their weights and adapters; all other gradients are added to.
@@ -235,7 +235,7 @@ void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
   // First: making FP8 copies of new weights changes slots, and evaluation must not.
   if (rank_hooks_.settle) rank_hooks_.settle();
   scales_.push_slots(device_);
-  for (Linear* linear : linears_) linear->set_pass(scales_, false);
+  scales_.begin_pass(false);
   shared_.adapter.dropout.active = false;
   forward_body(pass(fp8));
   head_loss(false, penalty, false, fp8);

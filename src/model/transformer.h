@@ -126,9 +126,9 @@ class Transformer {
   // Call after weights were written from outside (initialise, import, resume). Makes their FP8 copies; the delayed
   // recipe uses the scales in scales(). A resumed run restores scales() first.
   void weights_changed();
-  // With ranks that send FP8 codes: makes the codes of this rank's rows. With `delayed` by the scales in scales();
+  // With ranks that send FP8 codes: makes the codes of this rank's rows. With ScaleFrom::Slot by the scales in scales();
   // otherwise the ranks agree on new ones first.
-  void quantize_parts(bool delayed);
+  void quantize_parts(ScaleFrom scale);
   // The optimizer cannot write codes of this rank's rows, because the ranks must agree on their scales first.
   bool parts_need_scales() const;
 
@@ -226,10 +226,10 @@ class Transformer {
   }
   void keep_mean_of_head_gradient(const HeadRows& rows);
   // Whether rounding errors of a row of the logits' gradient are taken back. They are known only with a delayed scale, so not
-  // in a pass that calibrates (set_pass).
+  // in a pass that calibrates.
   bool corrects_row_sums() {
     const Quantized* gradient = head_.gradient({}, false).fp8;
-    return gradient && gradient->rule.delayed && head_.has_dense();
+    return gradient && gradient->keeps_scale() && head_.has_dense();
   }
   void correct_row_sums(const HeadRows& rows);
   void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);

@@ -82,10 +82,7 @@ void Transformer::scatter_head_rows(const HeadRows& rows) {
 void Transformer::centre_head_input(const Operand& x, float mean_factor, Quantized& copy, bool has_scale) {
   // Both copies share a slot. If logits are in FP8, this one has the scale that was chosen for the rows with their mean, and
   // is not part of the statistics.
-  if (has_scale) {
-    copy.rule.delayed = true;
-    copy.stats = nullptr;
-  }
+  if (has_scale) copy.pass = &kScaleFromSlot;
   ops().add_outer(x.dense, {}, head_input_sums_, -mean_factor);
   ops().quantize({.dense = x.dense, .fp8 = &copy});
 }
@@ -192,7 +189,7 @@ LossSums Transformer::sums() const {
 std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens) {
   if (rank_hooks_.settle) rank_hooks_.settle();
   scales_.push_slots(device_);
-  for (Linear* linear : linears_) linear->set_pass(scales_, false);
+  scales_.begin_pass(false);
   shared_.adapter.dropout.active = false;
   forward_body(pass(false));
   std::vector<std::vector<float>> result;

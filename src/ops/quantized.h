@@ -65,7 +65,10 @@ struct alignas(64) ScaleSlot {
   float unused0[3] = {};
   float inverse_colwise = 1.0f;
   float unused1[3] = {};
-  float unused2[4] = {};  // a device may count here during an op; zero between ops
+  // A device uses these while it quantises the tensor block by block. Zero between ops.
+  uint32_t op_amax = 0;    // largest |x| so far: magnitude bits, which order NaN above Inf
+  uint32_t op_blocks = 0;  // blocks that are done
+  uint32_t unused2[2] = {};
 };
 static_assert(sizeof(ScaleSlot) == 64);
 
@@ -84,23 +87,53 @@ struct QuantStats {
   double amax = 0;       // largest |x| of all elements; NaN counts as larger than Inf
 };
 
-// How to quantise a tensor: what a recipe decides for it, once, before the run.
+// How to quantise a tensor. A recipe decides it when a run is planned; nothing changes it afterwards.
 struct QuantizeRule {
   DType format_rowwise = DType::E4M3;
   DType format_colwise = DType::E4M3;
   Granularity granularity = Granularity::Tensor;
   int margin = 0;            // Tensor: scale = fp8_max / 2^margin / amax
   bool pow2_scales = false;  // Row128, Block128: scales rounded to powers of two (towards more headroom)
-  bool delayed = false;      // Tensor: use the slot's scale unchanged; otherwise set it from this tensor
+  bool delayed = false;      // Tensor: the scale comes from earlier steps, once there are some
 };
 
+// Where a tensor with one scale gets it from.
+enum class ScaleFrom : uint8_t {
+  Rule,    // the slot if the rule is delayed, otherwise the values
+  Values,  // the slot's scale is set from the tensor's largest value
+  Slot,    // the slot's scale is used unchanged
+};
+
+// What changes from pass to pass. All tensors of a ScaleTable share one.
+struct QuantizePass {
+  ScaleFrom scale = ScaleFrom::Rule;
+  bool statistics = true;  // counts are added to the QuantStats of a tensor that has them
+};
+inline constexpr QuantizePass kScaleByRule{}, kScaleFromValues{ScaleFrom::Values, false},
+    kScaleFromSlot{ScaleFrom::Slot, false};
+
 // A tensor X (rows, cols) in FP8. Copies that no product reads are absent.
-struct Quantized {
+class Quantized {
+ public:
+  Quantized() = default;
+  explicit Quantized(const QuantizeRule& rule) : rule_(rule) {}
+
+  const QuantizeRule& rule() const { return rule_; }
+  // Granularity::Tensor: the slot's scale is used unchanged; otherwise it is set from this tensor.
+  bool keeps_scale() const {
+    return pass->scale == ScaleFrom::Rule ? rule_.delayed : pass->scale == ScaleFrom::Slot;
+  }
+  // Where counts are added; null: nowhere.
+  QuantStats* stats() const { return pass->statistics ? stats_memory : nullptr; }
+
   QuantizedMatrix rowwise;  // X   (rows, cols)
   QuantizedMatrix colwise;  // X^T (cols, rows)
-  QuantizeRule rule;
-  ScaleSlot* slot = nullptr;    // always present
-  QuantStats* stats = nullptr;  // when present, counts are added here
+  ScaleSlot* slot = nullptr;           // always present
+  QuantStats* stats_memory = nullptr;  // optional
+  const QuantizePass* pass = &kScaleByRule;
+
+ private:
+  QuantizeRule rule_;
 };
 
 // What an op passes to the next Linear. Without `fp8`, `dense` is the result. With it, the result is rounded to

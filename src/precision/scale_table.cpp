@@ -43,7 +43,7 @@ class StateReader {
 
 }  // namespace
 
-int ScaleTable::add(std::string name, QuantizeRule rule) {
+int ScaleTable::add(std::string name, const QuantizeRule& rule) {
   require(rule.delayed || !any_delayed(), "[fp8] {} comes after a tensor with delayed scaling", name);
   entries_.push_back({std::move(name), rule});
   if (!rule.delayed) first_delayed_ = count();
@@ -65,6 +65,14 @@ void ScaleTable::plan(BufferPlanner& planner) {
               Lifetime::always());
   planner.add(formats_, "fp8.formats", DType::U8, {delayed, 2}, MemoryCategory::Workspace,
               Lifetime::always());
+}
+
+void ScaleTable::bind(Quantized& tensor, int index) const {
+  tensor.slot = slot(index);
+  tensor.stats_memory = stats(index);
+  tensor.pass = &pass_;
+  tensor.rowwise.tensor_scale = &tensor.slot->inverse_rowwise;
+  tensor.colwise.tensor_scale = &tensor.slot->inverse_colwise;
 }
 
 void ScaleTable::initialise(Device& device) {

@@ -16,10 +16,11 @@ namespace octet {
 class ScaleTable {
  public:
   explicit ScaleTable(Fp8Config config) : config_(std::move(config)) {}
+  ScaleTable(const ScaleTable&) = delete;  // quantised tensors point to its pass
 
   // Registers a tensor ("layers.0.mlp.up.input"); returns its index. All are registered before plan(), those with delayed
   // scaling last.
-  int add(std::string name, QuantizeRule rule);
+  int add(std::string name, const QuantizeRule& rule);
   void plan(BufferPlanner& planner);
   // After the planner is bound: writes the initial state (all scales 1, histories empty).
   void initialise(Device& device);
@@ -36,6 +37,14 @@ class ScaleTable {
   }
   ScaleSlot* slot(int index) const { return static_cast<ScaleSlot*>(slots_.data) + index; }
   QuantStats* stats(int index) const { return static_cast<QuantStats*>(stats_.data) + index; }
+  // Lets a tensor use its slot, its statistics and the table's pass. Its copies are bound by the planner.
+  void bind(Quantized& tensor, int index) const;
+
+  // Begins a pass over the model: training, evaluation, or copies of new weights. What it decides holds until the next
+  // one begins, for the optimizer, too.
+  void begin_pass(bool statistics) {
+    pass_ = {calibrating_ ? ScaleFrom::Values : ScaleFrom::Rule, statistics};
+  }
 
   // Until the first micro-batch is done, tensors with delayed scaling have current scaling, because there is no history.
   bool calibrating() const { return calibrating_; }
@@ -78,7 +87,7 @@ class ScaleTable {
  private:
   struct Entry {
     std::string name;
-    QuantizeRule rule;
+    const QuantizeRule rule;
   };
   DelayedScaling delayed() const;
   // With delayed scaling of the head alone, its settings are those of the head.
@@ -88,6 +97,7 @@ class ScaleTable {
   std::vector<Entry> entries_;
   int64_t first_delayed_ = 0;  // these are the last ones
   bool calibrating_ = true;
+  QuantizePass pass_{.statistics = false};
   Tensor slots_;         // u8 (count * sizeof(ScaleSlot))
   Tensor slots_backup_;  // likewise
   Tensor stats_;         // u8 (count * sizeof(QuantStats))

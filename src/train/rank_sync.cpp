@@ -36,8 +36,8 @@ struct RankSync::Group {
   // Gradients that travel after every micro-batch, and all of them.
   std::vector<ExchangeRound> rounds_per_layer, rounds;
   std::unique_ptr<Event> gathered;
-  bool fresh = false;    // gathered, but not used yet
-  bool delayed = false;  // how the optimizer would have quantised what was gathered
+  bool fresh = false;  // gathered, but not used yet
+  ScaleFrom scale = ScaleFrom::Values;  // how the optimizer would have quantised what was gathered
 };
 
 RankSync::RankSync(Transformer& model, Device& device, Ranks& ranks)
@@ -202,7 +202,7 @@ void RankSync::use(size_t index) {
   device_.wait(device_.queue(), *group.gathered);
   for (Linear* linear : group.linears) {
     if (!linear->sends_codes() && linear->weight().storage.is_shared())
-      linear->quantize_weight(device_.ops(), group.delayed);
+      linear->quantize_weight(device_.ops(), group.scale);
   }
 }
 
@@ -239,7 +239,7 @@ void RankSync::gather_kept(size_t index, bool frozen) {
   }
   device_.record(*group.gathered, *gather_queue_);
   group.fresh = true;
-  group.delayed = std::ranges::any_of(group.linears, &Linear::is_delayed);
+  group.scale = std::ranges::any_of(group.linears, &Linear::keeps_scale) ? ScaleFrom::Slot : ScaleFrom::Values;
 }
 
 void RankSync::gather_all() {
@@ -422,7 +422,7 @@ void RankSync::update(Tensor norm, const AdamWOptions& options, float weight_dec
     if (g == 1 || g == 2) fetch(g);
   }
   if (!sharding_.shares_state() || !agree_later) return;
-  model_.quantize_parts(false);
+  model_.quantize_parts(ScaleFrom::Values);
   for (size_t g = 0; g < groups_.size(); ++g) gather_kept(g, false);
 }
 

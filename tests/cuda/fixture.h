@@ -150,10 +150,9 @@ class Side {
 // The same tensor in FP8 on one side, with copies of both kinds.
 inline Quantized make_quantized(Side& side, int64_t rows, int64_t cols, const QuantizeRule& rule,
                                 const ScaleSlot& slot = {}, bool stats = false) {
-  Quantized result;
-  result.rule = rule;
+  Quantized result(rule);
   result.slot = side.upload_struct(slot);
-  if (stats) result.stats = side.upload_struct(QuantStats{});
+  if (stats) result.stats_memory = side.upload_struct(QuantStats{});
   const auto copy = [&](DType format, int64_t copy_rows, int64_t depth) {
     QuantizedMatrix matrix;
     matrix.granularity = rule.granularity;

@@ -56,7 +56,7 @@ class CudaFused : public CudaTest {
           ASSERT_NEAR(a[i], b[i], 1e-4f + 1e-5f * std::fabs(b[i]))
               << label;  // the same values in another order
         if (stats) {
-          EXPECT_EQ(cuda->value(fused.stats).noise, cuda->value(separate.stats).noise) << label;
+          EXPECT_EQ(cuda->value(fused.stats()).noise, cuda->value(separate.stats()).noise) << label;
         }
         cuda->release(mark);
         if (HasFailure()) return;

@@ -93,8 +93,8 @@ TEST_F(CudaQuantize, AmaxIsTheLargestSinceTheUpdateAndTheLast) {
   EXPECT_EQ(slot.amax, 8.0f);
   EXPECT_EQ(slot.amax_last, 2.0f);
   EXPECT_EQ(slot.scale_rowwise, 1.0f);
-  EXPECT_EQ(slot.unused2[0], 0.0f);
-  EXPECT_EQ(slot.unused2[1], 0.0f);
+  EXPECT_EQ(slot.op_amax, 0u);
+  EXPECT_EQ(slot.op_blocks, 0u);
 }
 
 // Only every fourth row of a large tensor counts. The colwise copy alone counts all.
@@ -111,7 +111,7 @@ TEST_F(CudaQuantize, StatisticsOfLargeTensors) {
         if (only_colwise) target.rowwise = {};
         const Tensor x = side->upload(DType::BF16, {rows, cols}, values);
         (*side)->ops().quantize({.dense = x, .fp8 = &target});
-        stats.push_back(side->value(target.stats));
+        stats.push_back(side->value(target.stats()));
         side->release(mark);
       }
       SCOPED_TRACE(fmt::format("{} {}", only_colwise, static_cast<int>(granularity)));
@@ -137,7 +137,7 @@ TEST_F(CudaQuantize, ColumnSumsAndStatistics) {
       const Tensor x = side->upload(DType::BF16, {rows, cols}, values);
       const Tensor sum = side->upload(DType::F32, {cols}, std::vector<float>(cols, 1.0f));
       (*side)->ops().quantize({.dense = x, .fp8 = &target, .column_sum = sum});
-      stats.push_back(side->value(target.stats));
+      stats.push_back(side->value(target.stats()));
       sums.emplace_back(cols);
       (*side)->copy_to_host(sums.back().data(), sum);
     }

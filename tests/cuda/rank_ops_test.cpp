@@ -198,7 +198,7 @@ Quantized rows_of(Side& side, const Quantized& whole, int64_t begin, int64_t cou
   part.slot = side.upload_struct(kEqualSlot);
   part.colwise = {};
   part.rowwise.codes = whole.rowwise.codes.row_range(begin, count);
-  const Granularity granularity = whole.rule.granularity;
+  const Granularity granularity = whole.rule().granularity;
   if (granularity == Granularity::Block128) {
     part.rowwise.scales = whole.rowwise.scales.row_range(begin / 128, div_up(count, 128));
   } else if (granularity == Granularity::Row32) {

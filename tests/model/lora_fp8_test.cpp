@@ -182,7 +182,7 @@ TEST(LoraFp8, FillingRangeByRangeIsQuantisingAtOnce) {
         values[k] = to_bf16(std::sin(static_cast<float>(k)) * static_cast<float>(size));
       }
       const Tensor dense{values.data(), DType::BF16, {out, in}};
-      quantised.weight_fp8()->rule.delayed = false;
+      quantised.weight_fp8()->pass = &kScaleFromValues;
       whole.device.ops().quantize({.dense = dense, .fp8 = quantised.weight_fp8()});
       const WeightState expected = state_of(quantised);
 
@@ -229,7 +229,7 @@ TEST(LoraFp8, RandomWeightsAreThoseOfADenseModel) {
     const std::vector<WeightState> drawn = weight_states(fp8);
     for (Linear* linear : fp8.model->linears()) {
       if (!linear->weight_fp8()) continue;
-      linear->weight_fp8()->rule.delayed = false;
+      linear->weight_fp8()->pass = &kScaleFromValues;
       fp8.device->ops().quantize({.dense = bf16.model->parameters()[linear->weight().spec.name].weight,
                                   .fp8 = linear->weight_fp8()});
     }

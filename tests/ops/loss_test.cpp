@@ -76,8 +76,9 @@ TEST(LossCorrection, KeepsTheSumsOfRows) {
       std::vector<uint8_t> codes(kRows * kWidth, 0xAA);
       ScaleSlot slot{.scale_rowwise = 57344.0f / 0.125f, .scale_colwise = 57344.0f / 0.125f};
       slot.inverse_rowwise = slot.inverse_colwise = 0.125f / 57344.0f;
-      Quantized fp8{.rule = {.format_rowwise = DType::E5M2, .format_colwise = DType::E5M2, .delayed = true},
-                    .slot = &slot};
+      Quantized fp8(
+          QuantizeRule{.format_rowwise = DType::E5M2, .format_colwise = DType::E5M2, .delayed = true});
+      fp8.slot = &slot;
       QuantizedMatrix& copy = rowwise ? fp8.rowwise : fp8.colwise;
       copy.codes = {codes.data(), DType::E5M2, {rowwise ? kRows : kWidth, rowwise ? kWidth : kRows}};
       copy.tensor_scale = &slot.inverse_rowwise;

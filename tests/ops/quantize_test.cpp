@@ -36,9 +36,9 @@ struct Fixture {
                           ? Tensor{exponents.data(), DType::E8M0, {scale_rows, blocks}}
                           : Tensor{scales.data(), DType::F32, {scale_rows, blocks}};
     };
-    fp8.rule = rule;
+    fp8 = Quantized(rule);
     fp8.slot = &slot;
-    fp8.stats = &stats;
+    fp8.stats_memory = &stats;
     make(fp8.rowwise, rule.format_rowwise, rows, cols, codes_row, scales_row, exponents_row,
          &slot.inverse_rowwise);
     make(fp8.colwise, rule.format_colwise, cols, rows, codes_col, scales_col, exponents_col,
@@ -98,7 +98,7 @@ float naive_factor(float amax, DType format, bool pow2) {
 
 // Every code and scale of a block copy, element by element. `flip`: the colwise copy.
 void expect_naive_blocks(const Fixture& f, bool flip) {
-  const QuantizeRule& rule = f.fp8.rule;
+  const QuantizeRule& rule = f.fp8.rule();
   const QuantizedMatrix& copy = flip ? f.fp8.colwise : f.fp8.rowwise;
   const DType format = flip ? rule.format_colwise : rule.format_rowwise;
   const int64_t rows = copy.codes.rows(), depth = copy.codes.cols(), block = block_depth(rule.granularity);
@@ -339,7 +339,7 @@ TEST(Quantize, SameBitsForAnyNumberOfThreads) {
 TEST(Quantize, FusedOutputsEqualASeparateQuantize) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     Fixture fused(17, 100, {.granularity = Granularity::Row128}, dtype),
-        apart(17, 100, fused.fp8.rule, dtype);
+        apart(17, 100, fused.fp8.rule(), dtype);
     fused.fill(2);
     std::vector<float> input(fused.values);
     std::vector<Bf16> input_rounded;

@@ -195,12 +195,12 @@ ScaleSlot slot_of(float scale, float amax_last, float amax = 0.0f) {
 TEST_F(RankOps, SlotsTakeTheLargestAmaxAndTheSmallestScale) {
   const auto merge = [&](std::vector<ScaleSlot> gathered) {
     std::vector<ScaleSlot> own = {slot_of(7, 0.125f, 0.0625f)};
-    own[0].unused2[1] = 3.0f;
+    own[0].op_blocks = 3;
     ops().merge_slots(view(own), view(gathered));
     EXPECT_EQ(own[0].scale_colwise, 10 * own[0].scale_rowwise);
     EXPECT_EQ(own[0].inverse_rowwise, 100 * own[0].scale_rowwise);
     EXPECT_EQ(own[0].inverse_colwise, 1000 * own[0].scale_rowwise);
-    EXPECT_EQ(own[0].unused2[1], 3.0f);
+    EXPECT_EQ(own[0].op_blocks, 3u);
     return own[0];
   };
   ScaleSlot got = merge({slot_of(4, 1, 8), slot_of(2, 3, 5), slot_of(3, 2, 9)});

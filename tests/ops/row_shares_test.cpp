@@ -34,7 +34,7 @@ Tensor host(std::vector<uint8_t>& bytes, DType dtype, Shape shape, uint8_t fill 
 // A matrix in FP8 and its slot. A whole one has both copies.
 struct Fp8Matrix {
   Fp8Matrix(int64_t rows, int64_t cols, const QuantizeRule& rule, bool with_colwise) {
-    fp8.rule = rule;
+    fp8 = Quantized(rule);
     fp8.slot = &slot;
     slot.scale_rowwise = 37.5f, slot.inverse_rowwise = 1.0f / 37.5f;
     slot.scale_colwise = 12.25f, slot.inverse_colwise = 1.0f / 12.25f;
@@ -43,7 +43,7 @@ struct Fp8Matrix {
   }
   QuantizedMatrix copy(std::vector<uint8_t>& to, std::vector<uint8_t>& to_scales, DType format, int64_t rows,
                        int64_t depth) const {
-    const Granularity granularity = fp8.rule.granularity;
+    const Granularity granularity = fp8.rule().granularity;
     QuantizedMatrix result;
     result.codes = host(to, format, {rows, depth});
     result.granularity = granularity;
@@ -61,14 +61,14 @@ struct Fp8Matrix {
     result.slot = &own;
     result.colwise = {};
     result.rowwise.codes = fp8.rowwise.codes.row_range(part.begin, part.rows());
-    const Granularity granularity = fp8.rule.granularity;
+    const Granularity granularity = fp8.rule().granularity;
     if (granularity == Granularity::Block128) {
       result.rowwise.scales = fp8.rowwise.scales.row_range(part.begin / 128, div_up(part.rows(), 128));
     } else if (granularity != Granularity::Tensor) {
       result.rowwise.scales = fp8.rowwise.scales.row_range(part.begin, part.rows());
     }
     if (granularity == Granularity::Row32 && part.rows() > 0)
-      result.colwise = copy(colwise, colwise_scales, fp8.rule.format_colwise, cols, part.rows());
+      result.colwise = copy(colwise, colwise_scales, fp8.rule().format_colwise, cols, part.rows());
     return result;
   }
 
@@ -272,7 +272,7 @@ TEST_F(RowShares, AdamWGivesTheBitsOfTheWhole) {
                       : variant.remainder == RemainderKind::Compact ? " compact"
                                                                     : "",
                       name_of(variant.gradient), name_of(variant.moments), unit, cols);
-      const QuantizeRule rule = variant.fp8 ? variant.fp8->rule : QuantizeRule{};
+      const QuantizeRule rule = variant.fp8 ? variant.fp8->rule() : QuantizeRule{};
       ParameterState whole(rows, cols, variant), shared(rows, cols, variant);
       const ParameterState before(rows, cols, variant);
       Fp8Matrix whole8(rows, cols, rule, true), shared8(rows, cols, rule, false);

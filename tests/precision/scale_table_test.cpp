@@ -27,6 +27,7 @@ class Tracked {
   explicit Tracked(Fp8Config config, Role role = Role::Input)
       : device_(make_cpu_device(1)), table_(std::move(config)) {
     const QuantizeRule rule = quantize_rule(table_.config(), role);
+    tensor_ = Quantized(rule);
     index_ = table_.add("layers.0.mlp.up.input", rule);
     table_.plan(planner_);
     const auto plan_copy = [&](QuantizedMatrix& copy, DType format, int64_t rows, int64_t depth) {
@@ -46,8 +47,7 @@ class Tracked {
     planner_.bind(memory_.get());
     device_->ops().set_workspace(workspace_);
     table_.initialise(*device_);
-    tensor_.rule = rule;
-    tensor_.slot = table_.slot(index_);
+    table_.bind(tensor_, index_);
   }
 
   // One optimizer step in which the tensor has these values.
@@ -57,8 +57,7 @@ class Tracked {
   }
 
   void quantize(const std::vector<float>& values) {
-    tensor_.rule.delayed = table_.config().recipe == Fp8Recipe::Delayed && !table_.calibrating();
-    tensor_.stats = table_.stats(index_);
+    table_.begin_pass(true);
     table_.clear_stats(*device_);
     values_ = values;
     device_->ops().quantize({.dense = {values_.data(), DType::F32, {kRows, kCols}}, .fp8 = &tensor_});

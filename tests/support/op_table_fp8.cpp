@@ -18,8 +18,7 @@ std::string name_of(const QuantizeRule& rule) {
 
 Quantized Fp8Outputs::of(const Args& args) const {
   const auto tensor = [&](int i) { return i < 0 ? Tensor{} : args.out[static_cast<size_t>(i)]; };
-  Quantized result;
-  result.rule = rule;
+  Quantized result(rule);
   result.slot = static_cast<ScaleSlot*>(tensor(slot).data);
   result.rowwise = {.codes = tensor(rowwise), .scales = tensor(row_scales), .granularity = rule.granularity};
   result.colwise = {.codes = tensor(colwise), .scales = tensor(col_scales), .granularity = rule.granularity};

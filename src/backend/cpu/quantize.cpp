@@ -173,7 +173,8 @@ void CpuOps::quantize(const Operand& operand) {
   require(operand.fp8 && operand.fp8->slot, "[{}] the operand has no FP8 form or no slot", op);
   const Quantized& target = *operand.fp8;
   const Tensor& x = operand.dense;
-  const QuantizeRule& rule = target.rule;
+  const QuantizeRule& rule = target.rule();
+  QuantStats* const stats_to = target.stats();
   ScaleSlot& slot = *target.slot;
   const int64_t rows = x.rows(), cols = x.cols();
   const bool per_tensor = rule.granularity == Granularity::Tensor;
@@ -218,7 +219,7 @@ void CpuOps::quantize(const Operand& operand) {
         partial.amax = std::max(partial.amax, amax);
       });
       record_amax();
-      if (!rule.delayed) {
+      if (!target.keeps_scale()) {
         slot.scale_rowwise =
             scale_from_amax(slot.amax_last, rule.format_rowwise, rule.margin, slot.scale_rowwise);
         slot.scale_colwise =
@@ -239,18 +240,18 @@ void CpuOps::quantize(const Operand& operand) {
         partial.amax = std::max(partial.amax, amax);
       }
       if (rowwise.codes) {
-        quantize_tile(rowwise, tile, tile_rows, tile_columns, row0, col0, amax, target.stats, partial.stats);
+        quantize_tile(rowwise, tile, tile_rows, tile_columns, row0, col0, amax, stats_to, partial.stats);
       }
       if (colwise.codes) {
         transpose_tile(flipped, tile, tile_rows, tile_columns);
-        quantize_tile(colwise, flipped, tile_columns, tile_rows, col0, row0, amax, target.stats,
+        quantize_tile(colwise, flipped, tile_columns, tile_rows, col0, row0, amax, stats_to,
                       partial.stats);
       }
     });
   });
   if (!per_tensor) record_amax();
-  if (target.stats) {
-    QuantStats& stats = *target.stats;
+  if (stats_to) {
+    QuantStats& stats = *stats_to;
     for (int64_t i = 0; i < groups; ++i) {
       const QuantStats& partial = partials[i].stats;
       stats.elements += partial.elements;

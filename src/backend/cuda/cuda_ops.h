@@ -142,7 +142,7 @@ class CudaOps final : public Ops {
   void finish_operand(const Operand& operand, const Plan& plan) {
     if (plan.cast_after) cast_copies(operand);
     if (plan.blocks_after) quantize_blocks(operand);
-    if (operand.fp8 && operand.fp8->stats) record_stats(operand);
+    if (operand.fp8 && operand.fp8->stats()) record_stats(operand);
   }
   void cast_copies(const Operand& operand);  // with the slot's scale
   // Row128, Block128, Row32. The sums over rows are added to column_sum, if present.

@@ -49,7 +49,7 @@ Operand weight_operand(const AdamWParameter& p) {
 
 // The kernel writes only FP8 copies whose scale is already known.
 bool casts_itself(const AdamWParameter& p) {
-  return p.fp8 && p.fp8->rule.granularity == Granularity::Tensor && p.fp8->rule.delayed;
+  return p.fp8 && p.fp8->rule().granularity == Granularity::Tensor && p.fp8->keeps_scale();
 }
 
 device::AdamKind kind_of(const AdamWParameter& p) {
@@ -246,7 +246,7 @@ void CudaOps::adamw(std::span<const AdamWParameter> parameters, Tensor clip, con
     if (!p.fp8) continue;
     if (!casts_itself(p) || p.weight.numel() == 0) {
       quantize(weight_operand(p));
-    } else if (p.fp8->stats) {
+    } else if (p.fp8->stats()) {
       record_stats(weight_operand(p));
     }
   }

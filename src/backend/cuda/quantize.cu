@@ -108,7 +108,7 @@ void check_operand(const Operand& operand, const char* op) {
     require(copy.codes.rows() == copy_rows && copy.codes.cols() == depth,
             "[cuda] {}: the codes are {}, expected ({}, {})", op, copy.codes.shape.to_string(), copy_rows,
             depth);
-    require(copy.granularity == fp8.rule.granularity,
+    require(copy.granularity == fp8.rule().granularity,
             "[cuda] {}: the copy and the rule differ in granularity", op);
     if (copy.granularity == Granularity::Tensor) return;
     const int64_t scale_rows = copy.granularity == Granularity::Block128 ? div_up(copy_rows, 128) : copy_rows;
@@ -118,8 +118,8 @@ void check_operand(const Operand& operand, const char* op) {
             "[cuda] {}: the scales are {} {}, expected {} ({}, {})", op, name_of(copy.scales.dtype),
             copy.scales.shape.to_string(), name_of(type), scale_rows, scale_cols);
   };
-  check(fp8.rowwise, fp8.rule.format_rowwise, rows, cols);
-  check(fp8.colwise, fp8.rule.format_colwise, cols, rows);
+  check(fp8.rowwise, fp8.rule().format_rowwise, rows, cols);
+  check(fp8.colwise, fp8.rule().format_colwise, cols, rows);
 }
 
 namespace {
@@ -152,9 +152,9 @@ void CudaOps::quantize(const Operand& operand) {
     cuda_check(cudaMemsetAsync(&fp8.slot->amax_last, 0, sizeof(float), stream()), "quantize");
     return;
   }
-  if (fp8.rule.granularity != Granularity::Tensor) {
+  if (fp8.rule().granularity != Granularity::Tensor) {
     quantize_blocks(operand, operand.column_sum);
-  } else if (fp8.rule.delayed) {
+  } else if (fp8.keeps_scale()) {
     device::CastTarget cast = cast_target(fp8);
     cast.record = true;
     cast_pass(*this, operand, cast, operand.column_sum);
@@ -165,7 +165,7 @@ void CudaOps::quantize(const Operand& operand) {
     cast_pass(*this, operand, measure, operand.column_sum);
     cast_copies(operand);
   }
-  if (fp8.stats) record_stats(operand);
+  if (fp8.stats()) record_stats(operand);
 }
 
 void CudaOps::update_delayed_scales(const DelayedScaling& state) {

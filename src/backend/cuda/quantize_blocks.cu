@@ -6,7 +6,7 @@ void CudaOps::quantize_blocks(const Operand& operand, Tensor column_sum) {
   constexpr const char* op = "quantize_blocks";
   const OpScope scope(profiler_, OpKind::Quantize, op, bytes_of(operand));
   const Tensor& dense = operand.dense;
-  const bool square = operand.fp8->rule.granularity == Granularity::Block128;
+  const bool square = operand.fp8->rule().granularity == Granularity::Block128;
   dispatch_real("quantize", dense.dtype, [&]<class T>(T) {
     using Cast = device::CastOp<T>;
     const Cast cast{static_cast<const T*>(dense.data), narrow<int>(dense.cols())};

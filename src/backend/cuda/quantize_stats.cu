@@ -179,7 +179,7 @@ void CudaOps::record_stats(const Operand& operand) {
         static_cast<const T*>(operand.dense.data), args, partials);
   });
   check_launch(op);
-  device::add_stats_kernel<<<1, 32 * device::kSums, 0, stream()>>>(fp8.stats, partials, blocks, fp8.slot);
+  device::add_stats_kernel<<<1, 32 * device::kSums, 0, stream()>>>(fp8.stats(), partials, blocks, fp8.slot);
   check_launch(op);
 }
 

@@ -192,7 +192,7 @@ void rotate(CudaOps& ops, const char* op, const Operand& qkv, OperandPlan<T>& pl
   // Not where the dense form is kept: it is written over what is read.
   if constexpr (sizeof(T) == 2) {
     using Columns = device::RopeColumnOp<T>;
-    if (!qkv.keep_dense && qkv.fp8 && !qkv.fp8->stats) fuse_blocks<Columns>(plan, qkv, vector, x.cols());
+    if (!qkv.keep_dense && qkv.fp8 && !qkv.fp8->stats()) fuse_blocks<Columns>(plan, qkv, vector, x.cols());
     if (plan.blocks.slot) {
       const Columns rope{.x = from,
                          .positions = where,

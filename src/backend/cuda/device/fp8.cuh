@@ -113,21 +113,21 @@ __device__ inline void set_scales(ScaleSlot* slot, const CastTarget& target, flo
   slot->inverse_colwise = 1.0f / slot->scale_colwise;
 }
 
-// unused2[0] of a slot is a running maximum over the blocks of an op: magnitude bits, which order NaN above Inf. It is
+// op_amax of a slot is a running maximum over the blocks of an op: magnitude bits, which order NaN above Inf. It is
 // zero between ops.
 __device__ inline void add_amax(uint32_t amax, ScaleSlot* slot) {  // the thread does not wait for it
-  atomicMax(reinterpret_cast<unsigned int*>(&slot->unused2[0]), amax);
+  atomicMax(&slot->op_amax, amax);
 }
 // One thread calls this when all blocks have added theirs.
 __device__ inline void take_amax(const CastTarget& target) {
   ScaleSlot* slot = target.slot;
-  const unsigned int total = atomicExch(reinterpret_cast<unsigned int*>(&slot->unused2[0]), 0u);
+  const unsigned int total = atomicExch(&slot->op_amax, 0u);
   slot->amax_last = __uint_as_float(total);
   slot->amax = __uint_as_float(max(__float_as_uint(slot->amax), total));
   if (target.set_scale) set_scales(slot, target, __uint_as_float(total));
 }
 
-// Every thread of each of `blocks` blocks calls this once, last, with the largest value it saw. unused2[1] counts the
+// Every thread of each of `blocks` blocks calls this once, last, with the largest value it saw. op_blocks counts the
 // blocks that have called, so that no extra launch is needed.
 __device__ inline void record_amax(uint32_t amax, const CastTarget& target, unsigned int blocks) {
   __shared__ uint32_t warp_amax[32];
@@ -140,10 +140,9 @@ __device__ inline void record_amax(uint32_t amax, const CastTarget& target, unsi
 
   add_amax(amax, target.slot);
   __threadfence();
-  auto* arrived = reinterpret_cast<unsigned int*>(&target.slot->unused2[1]);
-  if (atomicAdd(arrived, 1u) != blocks - 1) return;
+  if (atomicAdd(&target.slot->op_blocks, 1u) != blocks - 1) return;
   __threadfence();
-  *arrived = 0u;
+  target.slot->op_blocks = 0u;
   take_amax(target);
 }
 

@@ -177,9 +177,9 @@ inline device::CastTarget cast_target(const Quantized& fp8) {
   target.rowwise = static_cast<uint8_t*>(fp8.rowwise.codes.data);
   target.colwise = static_cast<uint8_t*>(fp8.colwise.codes.data);
   target.slot = fp8.slot;
-  target.row_e5m2 = fp8.rule.format_rowwise == DType::E5M2;
-  target.col_e5m2 = fp8.rule.format_colwise == DType::E5M2;
-  target.margin = fp8.rule.margin;
+  target.row_e5m2 = fp8.rule().format_rowwise == DType::E5M2;
+  target.col_e5m2 = fp8.rule().format_colwise == DType::E5M2;
+  target.margin = fp8.rule().margin;
   return target;
 }
 
@@ -189,11 +189,11 @@ inline device::BlockTarget block_target(const Quantized& fp8) {
     return device::BlockCopy{static_cast<uint8_t*>(matrix.codes.data), matrix.scales.data,
                              format == DType::E5M2};
   };
-  return {.rowwise = copy(fp8.rowwise, fp8.rule.format_rowwise),
-          .colwise = copy(fp8.colwise, fp8.rule.format_colwise),
+  return {.rowwise = copy(fp8.rowwise, fp8.rule().format_rowwise),
+          .colwise = copy(fp8.colwise, fp8.rule().format_colwise),
           .slot = fp8.slot,
-          .granularity = fp8.rule.granularity,
-          .pow2 = fp8.rule.pow2_scales};
+          .granularity = fp8.rule().granularity,
+          .pow2 = fp8.rule().pow2_scales};
 }
 
 // Throws Error if the FP8 form does not match the dense one or its own rule.
@@ -206,14 +206,14 @@ OperandPlan<T> plan_operand(const Operand& operand, const char* op) {
   plan.dense = static_cast<T*>(operand.dense.data);
   if (!operand.fp8) return plan;
   const Quantized& fp8 = *operand.fp8;
-  if (fp8.rule.granularity != Granularity::Tensor) {
+  if (fp8.rule().granularity != Granularity::Tensor) {
     plan.blocks_after = true;
     return plan;
   }
   plan.cast = cast_target(fp8);
   plan.cast.record = true;
-  if (fp8.rule.delayed) {
-    if (!operand.keep_dense && !fp8.stats) plan.dense = nullptr;
+  if (fp8.keeps_scale()) {
+    if (!operand.keep_dense && !fp8.stats()) plan.dense = nullptr;
   } else {
     plan.cast.set_scale = true;
     plan.cast.rowwise = plan.cast.colwise = nullptr;
@@ -243,13 +243,13 @@ void fuse_blocks(OperandPlan<T>& plan, const Operand& operand, bool vector, int6
     if (!plan.blocks_after || !vector) return;
     const Quantized& fp8 = *operand.fp8;
     // Only weights have square blocks. Each output of a tile must be one block.
-    if (fp8.rule.granularity == Granularity::Block128) return;
+    if (fp8.rule().granularity == Granularity::Block128) return;
     if (Op::kOutputs > 1 && op_cols % device::kTileSize != 0) return;
     if (operand.dense.cols() % 8 != 0 || !aligned16(operand.dense.data) || !aligned8(fp8.rowwise.codes.data))
       return;
     plan.blocks = block_target(fp8);
     plan.blocks_after = false;
-    if (!operand.keep_dense && !fp8.stats) plan.dense = nullptr;
+    if (!operand.keep_dense && !fp8.stats()) plan.dense = nullptr;
   }
 }
 
