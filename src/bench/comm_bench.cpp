@@ -84,7 +84,8 @@ class CommBench {
       if (between_) weights_between.items.push_back(of_group.bytes());
     };
     for (const Parameter* p : layer.parameters) {
-      if (p->storage.is_shared() && !p->storage.whole_is_codes) add(p->weight_parts, p->weight_group);
+      if (p->storage.is_shared() && !p->storage.sends_codes)
+        add(p->parts->weight_parts, p->parts->weight_group);
     }
     for (const Linear* linear : layer.linears) {
       if (!linear->sends_codes()) continue;
@@ -101,7 +102,7 @@ class CommBench {
         const int64_t bytes = piece.elements() * wire;
         for (int64_t g = 0; g < sharding_.groups(); ++g) gradients.items.push_back(sharding_.group * bytes);
         if (between_) gradients_between.items.push_back(sharding_.groups() * bytes);
-        if (is_planned(piece.parameter->reduced_parts))
+        if (is_planned(piece.parameter->parts->sum_parts))
           sums.items.push_back(sharding_.ranks * piece.elements() * 4);
       }
     }

@@ -173,7 +173,7 @@ class ParameterRestorer {
     std::vector<std::string> faults;
     for (const Parameter& parameter : parameters.all()) {
       if (adapters_ && !parameter.spec.is_adapter()) continue;
-      require(parameter.storage.dense,
+      require(parameter.storage.has_dense_rows(),
               "[{}] {} is not stored here as one dense tensor, so it cannot be restored", weights_.place(),
               parameter.spec.name);
       table.push_back(parameter.spec);
@@ -235,7 +235,7 @@ class ParameterRestorer {
     // In the form of the checkpoint, set_rows gives the checkpoint's bits back.
     ParameterSet::set_rows(device_, parameter, values);
     if (!adapters_)
-      note(conversion_remark(parameter.weight.dtype, remainder.kind, kind_of_remainder(parameter.remainder),
+      note(conversion_remark(parameter.own_rows.dtype, remainder.kind, kind_of_remainder(parameter.remainder),
                              weights_.at(parameter.spec.hf.front().name).dtype == SafeDType::F32));
   }
 

@@ -108,8 +108,8 @@ std::vector<float> ModelWeights::drawn_rows(const ParameterSpec& spec, int64_t b
     return std::vector<float>(static_cast<size_t>(shape.numel()), spec.init == Init::One ? 1.0f : 0.0f);
   const std::shared_ptr<void> memory =
       device_.allocate(shape.numel() * static_cast<int64_t>(size_of(drawn_)));
-  part.weight = {memory.get(), drawn_, shape};
-  fill_rows(device_, part.weight, part, seed_, begin);
+  part.own_rows = {memory.get(), drawn_, shape};
+  fill_rows(device_, part.own_rows, part, seed_, begin);
   return ParameterSet::weight_values(device_, part);
 }
 

@@ -15,7 +15,7 @@ Tensor bytes_at(const void* data, int64_t offset, int64_t rows, int64_t row_byte
 
 int64_t PartGatherer::piece_rows(const SavedTensor& tensor, const Sharding& sharding) const {
   const int64_t fitting = most_bytes_ / (sharding.ranks * tensor.row_bytes());
-  return std::clamp<int64_t>(fitting, 1, tensor.parameter->storage.part_rows);
+  return std::clamp<int64_t>(fitting, 1, tensor.parameter->storage.cut.part_rows);
 }
 
 int64_t PartGatherer::buffer_bytes(const SaveLayout& layout) const {
@@ -39,11 +39,11 @@ void PartGatherer::reserve(Device& device, const SaveLayout& layout) {
 
 void PartGatherer::gather(const SavedTensor& tensor, std::byte* to, const RankSaving& ranks) {
   const Sharding& sharding = ranks.sharding;
-  const ParameterStorage& storage = tensor.parameter->storage;
+  const int64_t part_rows = tensor.parameter->storage.cut.part_rows;
   const int64_t row_bytes = tensor.row_bytes(), step = piece_rows(tensor, sharding);
   const std::string what = "checkpoint of " + tensor.name;
-  for (int64_t begin = 0; begin < storage.part_rows; begin += step) {
-    const int64_t rows = std::min(step, storage.part_rows - begin);
+  for (int64_t begin = 0; begin < part_rows; begin += step) {
+    const int64_t rows = std::min(step, part_rows - begin);
     const Tensor parts = bytes_at(memory_.get(), 0, sharding.ranks * rows, row_bytes);
     const Tensor mine = parts.row_range(sharding.rank * rows, rows);
     // The last parts may have fewer rows than the others, or none.
@@ -55,7 +55,7 @@ void PartGatherer::gather(const SavedTensor& tensor, std::byte* to, const RankSa
     for (int64_t rank = 0; rank < sharding.ranks; ++rank) {
       Sharding from = sharding;
       from.rank = rank;
-      const int64_t first = from.part() * storage.part_rows + begin;
+      const int64_t first = from.part() * part_rows + begin;
       const int64_t count = std::clamp<int64_t>(tensor.parameter->spec.shape[0] - first, 0, rows);
       if (count > 0) device_->copy_to_host(to + first * row_bytes, parts.row_range(rank * rows, count));
     }

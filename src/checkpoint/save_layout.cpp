@@ -37,7 +37,7 @@ SaveLayout::SaveLayout(const ParameterSet& parameters, const Sharding& sharding)
     if (adapters_ && !p.spec.is_adapter()) continue;
     for (const auto& [name, tensor] : p.state()) {
       SavedTensor saved{.parameter = &p, .name = name, .share = tensor};
-      if (tensor.data != p.weight.data) {
+      if (tensor.data != p.own_rows.data) {
         saved.kind = adapters_ && tensor.data == p.remainder.data ? SavedTensor::Kind::LowHalf
                                                                   : SavedTensor::Kind::Optimizer;
       }

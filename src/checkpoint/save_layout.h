@@ -27,7 +27,7 @@ struct SavedTensor {
   int64_t row_bytes() const { return width() * static_cast<int64_t>(size_of(share.dtype)); }
   int64_t bytes() const { return parameter->spec.shape[0] * row_bytes(); }  // of the whole tensor
   // Its rows are on several ranks. The same answer on all of them.
-  bool is_spread() const { return parameter->storage.is_shared() && parameter->storage.parts > 1; }
+  bool is_spread() const { return parameter->storage.is_shared() && parameter->storage.cut.parts > 1; }
   // All rows; without memory where they are spread.
   Tensor whole() const;
 };

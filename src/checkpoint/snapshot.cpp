@@ -26,7 +26,7 @@ namespace {
 void merge_scales(Device& device, Transformer& model, const RankSaving& ranks) {
   for (Linear* linear : model.linears()) {
     // Without rows of its own, a rank's slot would bring the last value of an earlier step.
-    if (linear->sends_codes() && linear->weight().storage.dense && linear->weight().storage.rows == 0)
+    if (linear->sends_codes() && linear->trains() && linear->weight().rows() == 0)
       linear->quantize_part(device.ops(), ScaleFrom::Slot);
   }
   ranks.merge_slots();
@@ -81,7 +81,7 @@ void Snapshot::take(Device& device, Transformer& model, TrainerState state, std:
     }
     if (saved.is_spread()) {
       require(ranks != nullptr, "[checkpoint] {} is shared by {} ranks, but saved by one alone", saved.name,
-              saved.parameter->storage.parts);
+              saved.parameter->storage.cut.parts);
       gatherer_.gather(saved, to, *ranks);
     } else if (to) {
       device.copy_to_host(to, saved.share);

@@ -171,7 +171,7 @@ void HfWeights::load(Device& device, ParameterSet& parameters, std::vector<std::
   // All faults are found before anything is written.
   check(base_of(specs_of(parameters)), std::move(faults));
   for (Parameter& parameter : parameters.all()) {
-    if (!parameter.spec.is_adapter() && parameter.storage.dense) load(device, parameter);
+    if (!parameter.spec.is_adapter() && parameter.storage.has_dense_rows()) load(device, parameter);
   }
 }
 
@@ -186,14 +186,14 @@ void HfWeights::load(Device& device, Parameter& parameter) const {
 // bf16 into bf16, rows in the same order: straight from the file to where it belongs.
 bool HfWeights::load_as_it_is(Device& device, Parameter& parameter) const {
   const ParameterSpec& spec = parameter.spec;
-  if (parameter.weight.dtype != DType::BF16) return false;
+  if (parameter.own_rows.dtype != DType::BF16) return false;
   std::vector<std::string> faults;
   for (const HfPart& part : spec.hf) {
     if (part.transposed || find(spec, part, faults)->dtype != SafeDType::BF16) return false;
   }
   if (parameter.remainder) device.zero(parameter.remainder);
   load_rows(device, spec, parameter.first_row(),
-            parameter.weight.reshaped({parameter.shape()[0], row_width(spec)}));
+            parameter.own_rows.reshaped({parameter.shape()[0], row_width(spec)}));
   return true;
 }
 
@@ -297,7 +297,7 @@ void load_hf_folder(Device& device, Transformer& model, const std::string& folde
   weights.load(device, model.parameters(), surplus_faults(files, specs_of(model.parameters())));
   for (Linear* linear : model.linears()) {
     const Parameter& p = linear->weight();
-    if (p.storage.dense) continue;
+    if (p.storage.has_dense_rows()) continue;
     model.fill_weight(*linear,
                       [&](Tensor rows, int64_t begin) { weights.load_rows(device, p.spec, begin, rows); });
   }
@@ -306,7 +306,7 @@ void load_hf_folder(Device& device, Transformer& model, const std::string& folde
 ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters, SafeDType dtype) {
   return [&device, &parameters, dtype](size_t index, int64_t begin, int64_t rows) {
     const Parameter& parameter = parameters.all()[index];
-    require(parameter.weight && parameter.shape() == parameter.spec.shape,
+    require(parameter.own_rows && parameter.shape() == parameter.spec.shape,
             "[weights] {} is not stored here as one dense tensor, so it cannot be written",
             parameter.spec.name);
     Parameter part{.spec = parameter.spec};
@@ -314,12 +314,12 @@ ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters
       const int64_t height = parameter.spec.shape[0];
       return tensor.reshaped({height, tensor.numel() / height}).row_range(begin, rows);
     };
-    part.weight = rows_of(parameter.weight);
+    part.own_rows = rows_of(parameter.own_rows);
     if (parameter.remainder) part.remainder = rows_of(parameter.remainder);
-    const auto count = static_cast<size_t>(part.weight.numel());
+    const auto count = static_cast<size_t>(part.own_rows.numel());
     std::vector<std::byte> bytes(count * (dtype == SafeDType::F32 ? 4 : 2));
-    if (dtype == SafeDType::BF16 && part.weight.dtype == DType::BF16) {
-      device.copy_to_host(bytes.data(), part.weight);
+    if (dtype == SafeDType::BF16 && part.own_rows.dtype == DType::BF16) {
+      device.copy_to_host(bytes.data(), part.own_rows);
       return bytes;
     }
     const std::vector<float> values = ParameterSet::weight_values(device, part);
@@ -327,7 +327,7 @@ ReadWeightRows device_weight_rows(Device& device, const ParameterSet& parameters
       std::memcpy(bytes.data(), values.data(), bytes.size());
       return bytes;
     }
-    parallel_for(part.weight.numel(), kElementsPerPiece, [&](int64_t from, int64_t to) {
+    parallel_for(part.own_rows.numel(), kElementsPerPiece, [&](int64_t from, int64_t to) {
       for (auto i = static_cast<size_t>(from); i < static_cast<size_t>(to); ++i) {
         const Bf16 value = to_bf16(values[i]);
         std::memcpy(bytes.data() + 2 * i, &value, 2);

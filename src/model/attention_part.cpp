@@ -55,7 +55,7 @@ void AttentionPart::forward(const LayerPass& pass, const Activations& a, Tensor 
 
   qkv.forward(pass.ops, a.qkv, qkv_in, pass.recompute);
   if (pass.config.qk_norm) {
-    pass.ops.qk_norm_forward(a.qkv, a.qk_raw, a.qk_inv, q_norm.gain->whole, k_norm.gain->whole,
+    pass.ops.qk_norm_forward(a.qkv, a.qk_raw, a.qk_inv, q_norm.gain->weight, k_norm.gain->weight,
                              pass.config.norm_epsilon, shape);
   }
   if (pass.rope_table) pass.ops.rope_forward(a.qkv, pass.positions, pass.rope_table, shape);
@@ -82,7 +82,7 @@ void AttentionPart::backward(const LayerPass& pass, const Activations& a, const 
     if (pass.rope_table)
       pass.ops.rope_backward({.dense = gradients.dqkv}, pass.positions, pass.rope_table, shape);
     pass.ops.qk_norm_backward(dqkv, q_norm.gain->gradient, k_norm.gain->gradient, a.qk_raw, a.qk_inv,
-                              q_norm.gain->whole, k_norm.gain->whole, shape);
+                              q_norm.gain->weight, k_norm.gain->weight, shape);
   } else if (pass.rope_table) {
     pass.ops.rope_backward(dqkv, pass.positions, pass.rope_table, shape);
   } else if (dqkv.fp8) {

@@ -64,7 +64,7 @@ void Decoder::for_linears(Use&& use) {
 
 void Decoder::make_linears() {
   for (const Parameter& p : parameters_.all())
-    require(!p.storage.whole_per_layer, "[decoder] {} is whole only while its layer is trained", p.spec.name);
+    require(p.storage.residency != Residency::PerLayer, "[decoder] {} is whole only while its layer is trained", p.spec.name);
   layers_.resize(static_cast<size_t>(config_.layers));
   const auto dense_linears = [&](auto& part, const std::string& layer) {
     for (const auto& entry :
@@ -182,7 +182,7 @@ void Decoder::plan_buffers() {
 void Decoder::allocate() {
   // The Linears were copied when the decoder was made, with their views of the weights.
   for_linears([&](Linear& linear) {
-    const bool has_weight = linear.has_dense() ? bool(linear.weight().whole) : linear.weight_fp8() != nullptr;
+    const bool has_weight = linear.has_dense() ? bool(linear.weight().weight) : linear.weight_fp8() != nullptr;
     require(!trained_ || has_weight, "[decoder] was made before allocate() of the model in training");
   });
   memory_ = device_.allocate(plan().peak_bytes());
@@ -345,7 +345,7 @@ void Decoder::layers(const Pass& pass) {
     for (Linear* linear : {&layer.attention.qkv, &layer.attention.out, &layer.mlp.up, &layer.mlp.down})
       linear->set_decoding_rows(n);
   }
-  ops().embedding_forward(residual, pass.tokens, pass.positions, wte_->whole, wpe_ ? wpe_->whole : Tensor{});
+  ops().embedding_forward(residual, pass.tokens, pass.positions, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
   Tensor added;  // what the previous layer adds to the residual; absent before the first
   for (Layer& layer : layers_) {
     layer.attention.forward(layer_pass, attention, residual, added, delta, &layer.cache);

@@ -22,7 +22,7 @@ void add_piece(ExchangeRound& round, Parameter& p, int64_t begin, int64_t rows, 
     return offset;
   };
   piece.received = take(round.received_bytes, sharding.ranks * wire_bytes);
-  if (p.gradient_parts.dtype != sharding.wire)
+  if (p.parts->gradient_parts.dtype != sharding.wire)
     piece.sent = take(round.sent_bytes, sharding.ranks * wire_bytes);
   if (sharding.groups() > 1) {
     piece.sums = take(round.partial_bytes, sharding.groups() * piece.elements() * 4);
@@ -38,7 +38,7 @@ int64_t exchange_bytes(std::span<Parameter* const> parameters, const Sharding& s
   int64_t bytes = 0;
   for (const Parameter* p : parameters) {
     if (!p->storage.trainable) continue;
-    bytes += aligned(sharding.ranks * p->storage.part_rows * p->width() * wire_size(sharding));
+    bytes += aligned(sharding.ranks * p->storage.cut.part_rows * p->width() * wire_size(sharding));
   }
   return bytes;
 }
@@ -49,12 +49,12 @@ std::vector<ExchangeRound> exchange_rounds(std::span<Parameter* const> parameter
   for (Parameter* p : parameters) {
     if (!p->storage.trainable) continue;
     const int64_t row_bytes = sharding.ranks * p->width() * wire_size(sharding);
-    for (int64_t begin = 0; begin < p->storage.part_rows;) {
+    for (int64_t begin = 0; begin < p->storage.cut.part_rows;) {
       if (rounds.empty() || rounds.back().received_bytes + aligned(row_bytes) > capacity) {
         if (rounds.empty() || !rounds.back().pieces.empty()) rounds.emplace_back();
       }
       const int64_t room = (capacity - rounds.back().received_bytes) / row_bytes;
-      const int64_t left = p->storage.part_rows - begin;
+      const int64_t left = p->storage.cut.part_rows - begin;
       // Alignment must not push the piece over the capacity.
       int64_t rows = std::clamp<int64_t>(room, 1, left);
       if (rows > 1 && rounds.back().received_bytes + aligned(rows * row_bytes) > capacity) --rows;

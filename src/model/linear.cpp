@@ -110,10 +110,10 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Wei
 
   const QuantizeRule& rule = weight8_.rule();
   const std::string name = weight_->spec.name + ".fp8";
-  const ParameterStorage& storage = weight_->storage;
+  const bool per_layer = weight_->storage.residency == Residency::PerLayer;
   if (sends_codes()) {
     plan_codes(planner);
-  } else if (storage.is_cut() && storage.whole_per_layer) {
+  } else if (per_layer) {
     // Placed by attach_per_layer.
   } else if (fp8(Product::Forward)) {
     plan_matrix(planner, weight8_.rowwise, name, rule.format_rowwise, rule.granularity, site_.out, site_.in,
@@ -122,9 +122,9 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Wei
   // The transpose of blocks along rows has other blocks, so both copies are kept.
   const bool codes_suffice =
       fp8(Product::Forward) && fp8(Product::Dgrad) && rule.granularity != Granularity::Row32;
-  const bool one_copy = storage.whole_per_layer ? sends_codes() : copies == WeightCopies::One;
+  const bool one_copy = per_layer ? sends_codes() : copies == WeightCopies::One;
   transposes_ = one_copy && training && codes_suffice;
-  if (fp8(Product::Dgrad) && training && !transposes_ && !storage.whole_per_layer) {
+  if (fp8(Product::Dgrad) && training && !transposes_ && !per_layer) {
     plan_matrix(planner, weight8_.colwise, name + "_transposed", rule.format_colwise, rule.granularity,
                 site_.in, site_.out, MemoryCategory::Weights, Lifetime::always());
   }
@@ -132,9 +132,9 @@ void Linear::plan(BufferPlanner& planner, ScaleTable& scales, bool training, Wei
 
 // The codes of this rank lie in their place among those of all ranks, or apart if the others come layer by layer.
 void Linear::plan_codes(BufferPlanner& planner) {
-  const ParameterStorage& storage = weight_->storage;
+  const RowParts& cut = weight_->storage.cut;
   const QuantizeRule& rule = weight8_.rule();
-  const int64_t part_rows = storage.part_rows, rows = storage.all_rows();
+  const int64_t part_rows = cut.part_rows, rows = cut.all_rows();
   const std::string name = weight_->spec.name + ".fp8";
   const bool blocks = rule.granularity == Granularity::Block128;
   require(rule.granularity == Granularity::Tensor || (blocks && part_rows % 128 == 0),
@@ -145,37 +145,37 @@ void Linear::plan_codes(BufferPlanner& planner) {
   const auto add = [&](Tensor& view, const std::string& what, DType dtype, Shape shape) {
     planner.add(view, what, dtype, shape, MemoryCategory::Weights, Lifetime::always());
   };
-  const int64_t group_rows = storage.group_rows(), scale_bytes = scale_cols * 4;
-  if (storage.whole_per_layer) {
+  const int64_t group_rows = cut.group_rows(), scale_bytes = scale_cols * 4;
+  if (weight_->storage.residency == Residency::PerLayer) {
     add(shared_.group, name, rule.format_rowwise, {group_rows, site_.in});
     planner.alias(shared_.part, shared_.group, rule.format_rowwise, {part_rows, site_.in},
-                  storage.part_begin_in_group() * site_.in);
+                  cut.begin_in_group() * site_.in);
     if (blocks) {
       add(shared_.scales_group, name + ".scales", DType::F32, {group_rows / 128, scale_cols});
       planner.alias(shared_.scales_part, shared_.scales_group, DType::F32, {part_rows / 128, scale_cols},
-                    storage.part_begin_in_group() / 128 * scale_bytes);
+                    cut.begin_in_group() / 128 * scale_bytes);
     }
   } else {
     add(shared_.parts, name, rule.format_rowwise, {rows, site_.in});
     planner.alias(shared_.group, shared_.parts, rule.format_rowwise, {group_rows, site_.in},
-                  storage.group_begin() * site_.in);
+                  cut.group_begin() * site_.in);
     planner.alias(shared_.part, shared_.parts, rule.format_rowwise, {part_rows, site_.in},
-                  storage.part_begin() * site_.in);
+                  cut.begin() * site_.in);
     planner.alias(weight8_.rowwise.codes, shared_.parts, rule.format_rowwise, {site_.out, site_.in});
     if (blocks) {
       add(shared_.scales_parts, name + ".scales", DType::F32, {rows / 128, scale_cols});
       planner.alias(shared_.scales_group, shared_.scales_parts, DType::F32, {group_rows / 128, scale_cols},
-                    storage.group_begin() / 128 * scale_bytes);
+                    cut.group_begin() / 128 * scale_bytes);
       planner.alias(shared_.scales_part, shared_.scales_parts, DType::F32, {part_rows / 128, scale_cols},
-                    storage.part_begin() / 128 * scale_bytes);
+                    cut.begin() / 128 * scale_bytes);
       planner.alias(weight8_.rowwise.scales, shared_.scales_parts, DType::F32,
                     scales_shape(rule.granularity, site_.out, site_.in));
     }
   }
-  planner.alias(part8_.rowwise.codes, shared_.part, rule.format_rowwise, {storage.rows, site_.in});
+  planner.alias(part8_.rowwise.codes, shared_.part, rule.format_rowwise, {weight_->rows(), site_.in});
   if (blocks) {
     planner.alias(part8_.rowwise.scales, shared_.scales_part, DType::F32,
-                  scales_shape(rule.granularity, storage.rows, site_.in));
+                  scales_shape(rule.granularity, weight_->rows(), site_.in));
   }
 }
 
@@ -189,14 +189,14 @@ int64_t aligned(int64_t bytes) {
 
 int64_t Linear::per_layer_bytes() const {
   const ParameterStorage& storage = weight_->storage;
-  if (!storage.whole_per_layer) return 0;
-  const int64_t rows = storage.all_rows();
+  if (storage.residency != Residency::PerLayer) return 0;
+  const int64_t rows = storage.cut.all_rows();
   const QuantizeRule& rule = weight8_.rule();
   if (sends_codes()) {
     const bool blocks = rule.granularity == Granularity::Block128;
     return aligned(rows * site_.in) + (blocks ? aligned(rows / 128 * div_up(site_.in, 128) * 4) : 0);
   }
-  int64_t bytes = aligned(rows * site_.in * static_cast<int64_t>(size_of(weight_->weight.dtype)));
+  int64_t bytes = aligned(rows * site_.in * static_cast<int64_t>(size_of(weight_->own_rows.dtype)));
   const auto add_copy = [&](int64_t height, int64_t depth) {
     const Shape scales = scales_shape(rule.granularity, height, depth);
     bytes += aligned(height * depth);
@@ -210,8 +210,8 @@ int64_t Linear::per_layer_bytes() const {
 
 void Linear::attach_per_layer(BufferPlanner& planner, const Tensor& ring, int64_t offset) {
   const ParameterStorage& storage = weight_->storage;
-  if (!storage.whole_per_layer) return;
-  const int64_t rows = storage.all_rows();
+  if (storage.residency != Residency::PerLayer) return;
+  const int64_t rows = storage.cut.all_rows();
   const QuantizeRule& rule = weight8_.rule();
   const auto place = [&](Tensor& view, DType dtype, Shape shape) {
     planner.alias(view, ring, dtype, shape, offset);
@@ -228,10 +228,10 @@ void Linear::attach_per_layer(BufferPlanner& planner, const Tensor& ring, int64_
                   scales_shape(rule.granularity, site_.out, site_.in), scales_begin);
     return;
   }
-  const DType dtype = weight_->weight.dtype;
+  const DType dtype = weight_->own_rows.dtype;
   const int64_t begin = offset;
-  place(weight_->weight_parts, dtype, {rows, site_.in});
-  planner.alias(weight_->whole, ring, dtype, {site_.out, site_.in}, begin);
+  place(weight_->parts->weight_parts, dtype, {rows, site_.in});
+  planner.alias(weight_->weight, ring, dtype, {site_.out, site_.in}, begin);
   const auto place_copy = [&](QuantizedMatrix& matrix, DType format, int64_t height, int64_t depth) {
     matrix.granularity = rule.granularity;
     place(matrix.codes, format, {height, depth});
@@ -334,7 +334,7 @@ Operand Linear::gradient(Tensor dense, bool keep_dense) {
 
 void Linear::forward(Ops& ops, Matrix y, const Operand& x, bool recompute) const {
   GemmOptions options{.transpose_b = true};
-  if (bias_) options.bias = bias_->whole;
+  if (bias_) options.bias = bias_->weight;
   const bool runs_fp8 = x.fp8 && fp8(Product::Forward);
   if (adapter_ && !recompute) {
     adapter_.down(ops, x.dense, runs_fp8 && adapter_reads_input_codes() ? &x.fp8->rowwise : nullptr,
@@ -348,7 +348,7 @@ void Linear::forward(Ops& ops, Matrix y, const Operand& x, bool recompute) const
     options.fast_accumulation = choice_[Product::Forward].fast_accumulation;
     ops.gemm_fp8(y, x.fp8->rowwise, weight8_.rowwise, options);
   } else {
-    ops.gemm(y, x.dense, weight_->whole, options);
+    ops.gemm(y, x.dense, weight_->weight, options);
   }
   if (adapter_ && !options.accumulate) adapter_.up(ops, y, true);
 }
@@ -382,7 +382,7 @@ void Linear::backward(Ops& ops, Matrix dx, const Operand& x, const Operand& dy, 
                   .part = GemmPart::Dgrad,
                   .fast_accumulation = choice_[Product::Dgrad].fast_accumulation});
   } else {
-    ops.gemm(dx, dy.dense, weight_->whole, {.accumulate = accumulate, .part = GemmPart::Dgrad});
+    ops.gemm(dx, dy.dense, weight_->weight, {.accumulate = accumulate, .part = GemmPart::Dgrad});
   }
   if (adapter_ && adapter_.drops()) adapter_.add_dropped_input_gradient(ops, dx, weight_->stream());
 }
@@ -396,11 +396,11 @@ void Linear::quantize_weight(Ops& ops, ScaleFrom scale) {
   const QuantizePass pass{scale, weight8_.pass->statistics};
   Quantized copies = weight8_;
   copies.pass = &pass;
-  ops.quantize({.dense = weight_->whole, .fp8 = &copies});
+  ops.quantize({.dense = weight_->weight, .fp8 = &copies});
 }
 
 void Linear::quantize_part(Ops& ops, ScaleFrom scale) {
-  if (weight_->storage.rows == 0) {
+  if (weight_->rows() == 0) {
     // The slot must not look as if it had seen rows.
     ops.device().zero({&part8_.slot->amax_last, DType::F32, {1}});
     return;
@@ -408,7 +408,7 @@ void Linear::quantize_part(Ops& ops, ScaleFrom scale) {
   const QuantizePass pass{scale, part8_.pass->statistics};
   Quantized part = part8_;
   part.pass = &pass;
-  ops.quantize({.dense = weight_->weight, .fp8 = &part});
+  ops.quantize({.dense = weight_->own_rows, .fp8 = &part});
 }
 
 void Linear::transpose_codes(Ops& ops) {
@@ -416,8 +416,8 @@ void Linear::transpose_codes(Ops& ops) {
 }
 
 Quantized* Linear::updated_fp8() {
-  if (!weight_->storage.is_cut() || !weight_->storage.is_shared()) return weight_fp8();
-  return sends_codes() && knows_scale() && weight_->storage.rows > 0 ? &part8_ : nullptr;
+  if (!weight_->storage.is_shared()) return weight_fp8();
+  return sends_codes() && knows_scale() && weight_->rows() > 0 ? &part8_ : nullptr;
 }
 
 int64_t Linear::fill_rows(int64_t most) const {
@@ -432,9 +432,8 @@ void Linear::fill_weight(Device& device, Tensor staging, DType dtype, const Stag
   const int64_t step = fill_rows(staging.bytes() / row_bytes);
   require(step * row_bytes <= staging.bytes(), "[model] {}: {} bytes of staging memory, expected {}",
           site_.name, staging.bytes(), step * row_bytes);
-  const ParameterStorage& storage = weight_->storage;
-  const int64_t first = sends_codes() ? storage.first_row : 0,
-                count = sends_codes() ? storage.rows : site_.out;
+  const int64_t first = sends_codes() ? weight_->first_row() : 0,
+                count = sends_codes() ? weight_->rows() : site_.out;
   const Quantized& target = sends_codes() ? part8_ : weight8_;
   const QuantizeRule& rule = target.rule();
   Quantized part = target;

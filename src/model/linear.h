@@ -89,7 +89,7 @@ class Linear {
   void quantize_part(Ops& ops, ScaleFrom scale);
   // The same for codes that have just arrived: makes their transpose, if one is kept.
   void transpose_codes(Ops& ops);
-  bool sends_codes() const { return weight_->storage.whole_is_codes; }
+  bool sends_codes() const { return weight_->storage.sends_codes; }
   // This rank's codes and those of all ranks, and likewise their scales if they have any.
   struct SharedCodes {
     Tensor part, group, parts;  // (part_rows, in), (groups * part_rows, in), (P * part_rows, in)
@@ -134,7 +134,7 @@ class Linear {
   // Keeps one FP8 copy, whose transpose is made before dgrad.
   bool transposes() const { return transposes_; }
   // Its whole weight can be read as a dense matrix; otherwise only as FP8 codes.
-  bool has_dense() const { return weight_->storage.dense && !weight_->storage.whole_is_codes; }
+  bool has_dense() const { return weight_->storage.residency != Residency::CodesOnly && !sends_codes(); }
 
  private:
   void plan_codes(BufferPlanner& planner);

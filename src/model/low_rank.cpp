@@ -37,9 +37,9 @@ void LowRank::down(Ops& ops, Tensor x, const QuantizedMatrix* codes, uint64_t st
   const int64_t rows = codes ? codes->codes.rows() : x.rows();
   const Tensor hidden = hidden_.row_range(0, rows);
   if (codes) {
-    ops.narrow_product(hidden, *codes, a_->whole, true, 1.0f);
+    ops.narrow_product(hidden, *codes, a_->weight, true, 1.0f);
   } else {
-    ops.gemm(hidden, drops() ? dropped(ops, x, stream) : x, a_->whole, {.transpose_b = true});
+    ops.gemm(hidden, drops() ? dropped(ops, x, stream) : x, a_->weight, {.transpose_b = true});
   }
 }
 
@@ -47,7 +47,7 @@ void LowRank::up(Ops& ops, Matrix y, bool accumulate) const {
   const Matrix hidden = hidden_.row_range(0, y.rows);
   for (const Part& part : parts_) {
     ops.gemm(y.columns(part.first_column, part.columns), hidden.columns(part.first_rank, part.rank),
-             part.b->whole, {.transpose_b = true, .accumulate = accumulate, .alpha = part.scale});
+             part.b->weight, {.transpose_b = true, .accumulate = accumulate, .alpha = part.scale});
   }
 }
 
@@ -61,12 +61,12 @@ void LowRank::backward(Ops& ops, Tensor x, const QuantizedMatrix* x_codes, Tenso
     if (dy_codes) {
       const QuantizedMatrix dy_part = dy_codes->columns(part.first_column, part.columns);
       ops.narrow_product_over_rows(part.b->gradient, dy_part, hidden_part, false, part.scale, !overwrite);
-      ops.narrow_product(dhidden_part, dy_part, part.b->whole, false, part.scale);
+      ops.narrow_product(dhidden_part, dy_part, part.b->weight, false, part.scale);
     } else {
       const Matrix dy_part = Matrix(dy).columns(part.first_column, part.columns);
       ops.gemm(part.b->gradient, dy_part, hidden_part,
                {.transpose_a = true, .accumulate = !overwrite, .alpha = part.scale, .part = GemmPart::Wgrad});
-      ops.gemm(dhidden_part, dy_part, part.b->whole, {.alpha = part.scale, .part = GemmPart::Dgrad});
+      ops.gemm(dhidden_part, dy_part, part.b->weight, {.alpha = part.scale, .part = GemmPart::Dgrad});
     }
   }
   if (x_codes) {
@@ -79,7 +79,7 @@ void LowRank::backward(Ops& ops, Tensor x, const QuantizedMatrix* x_codes, Tenso
 
 void LowRank::write_input_gradient(Ops& ops, Matrix dx) const {
   require(!drops(), "[adapter] the gradient of a dropped input is written without dropout");
-  ops.gemm(dx, dhidden(dx.rows), a_->whole, {.part = GemmPart::Dgrad});
+  ops.gemm(dx, dhidden(dx.rows), a_->weight, {.part = GemmPart::Dgrad});
 }
 
 void LowRank::add_dropped_input_gradient(Ops& ops, Matrix dx, uint64_t stream) const {
@@ -87,7 +87,7 @@ void LowRank::add_dropped_input_gradient(Ops& ops, Matrix dx, uint64_t stream) c
   require(dx.contiguous(), "[adapter] the gradient of a dropped input is part of a matrix");
   const AdapterDropout& dropout = scratch_->dropout;
   const Tensor scratch{dropout.scratch.data, dx.dtype, {dx.rows, dx.cols}};
-  ops.gemm(scratch, dhidden(dx.rows), a_->whole, {.part = GemmPart::Dgrad});
+  ops.gemm(scratch, dhidden(dx.rows), a_->weight, {.part = GemmPart::Dgrad});
   ops.dropout({dx.data, dx.dtype, {dx.rows, dx.cols}}, scratch, dropout.probability, dropout.seed, stream,
               true);
 }

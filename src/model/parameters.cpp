@@ -168,7 +168,7 @@ std::vector<NamedTensor> Parameter::state() const {
   const auto add = [&](const char* suffix, const Tensor& tensor) {
     if (tensor) result.push_back({spec.name + suffix, tensor});
   };
-  add("", weight);
+  add("", own_rows);
   add(".remainder", remainder);
   add(".m", m);
   add(".v", v);
@@ -202,86 +202,27 @@ std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table) {
 ParameterStorage cut_storage(const ParameterSpec& spec, const Sharding& sharding, int64_t unit) {
   sharding.validate();
   const RowShare share = row_share(spec.shape[0], sharding.part(), sharding.ranks, unit);
-  ParameterStorage storage{
-      .part = sharding.part(), .parts = sharding.ranks, .part_rows = share.size, .groups = sharding.groups()};
-  if (sharding.shares_state()) {
-    storage.first_row = share.first;
-    storage.rows = share.rows;
-  }
-  return storage;
+  return {.residency = sharding.shares_state() ? Residency::Parts : Residency::Resident,
+          .cut = {.part = sharding.part(),
+                  .parts = sharding.ranks,
+                  .part_rows = share.size,
+                  .groups = sharding.groups()}};
 }
 
 namespace {
 
-int64_t bytes_of_rows(const Parameter& p, int64_t rows, DType dtype) {
-  return rows * p.width() * static_cast<int64_t>(size_of(dtype));
-}
-
 void plan_weight(Parameter& p, DType dtype, BufferPlanner& planner) {
-  const ParameterStorage& storage = p.storage;
-  if (!storage.dense) return;
-  const auto add = [&](Tensor& view, int64_t rows) {
-    planner.add(view, p.spec.name, dtype, p.shape_of_rows(rows), MemoryCategory::Weights, Lifetime::always(),
-                storage.place);
-  };
-  if (!storage.is_shared()) {
-    add(p.weight, p.spec.shape[0]);
-    planner.alias(p.whole, p.weight, dtype, p.spec.shape);
-  } else if (!storage.whole_per_layer && !storage.whole_is_codes) {
-    const int64_t offset = bytes_of_rows(p, storage.part_begin(), dtype);
-    add(p.weight_parts, storage.all_rows());
-    planner.alias(p.whole, p.weight_parts, dtype, p.spec.shape);
-    planner.alias(p.weight_group, p.weight_parts, dtype, p.shape_of_rows(storage.group_rows()),
-                  bytes_of_rows(p, storage.group_begin(), dtype));
-    planner.alias(p.weight_part, p.weight_parts, dtype, p.shape_of_rows(storage.part_rows), offset);
-    planner.alias(p.weight, p.weight_parts, dtype, p.shape(), offset);
-  } else {
-    // Codes are what a group has together; of the dense weight only its own part is needed then.
-    const int64_t rows = storage.whole_is_codes ? storage.part_rows : storage.group_rows();
-    const int64_t offset =
-        storage.whole_is_codes ? 0 : bytes_of_rows(p, storage.part_begin_in_group(), dtype);
-    add(p.weight_group, rows);
-    planner.alias(p.weight_part, p.weight_group, dtype, p.shape_of_rows(storage.part_rows), offset);
-    planner.alias(p.weight, p.weight_group, dtype, p.shape(), offset);
-  }
+  if (!p.storage.has_dense_rows()) return;
+  if (p.storage.is_shared()) return plan_shared_weight(p, dtype, planner);
+  planner.add(p.weight, p.spec.name, dtype, p.spec.shape, MemoryCategory::Weights, Lifetime::always(),
+              p.storage.place);
+  planner.alias(p.own_rows, p.weight, dtype, p.spec.shape);
 }
 
-// Without ranks, backward writes what the optimizer reads. With ranks, the sum over them lies between the two.
 void plan_gradient(Parameter& p, DType dtype, BufferPlanner& planner) {
-  const ParameterStorage& storage = p.storage;
-  const auto add = [&](Tensor& view, const char* what, DType type, int64_t rows) {
-    planner.add(view, p.spec.name + what, type, p.shape_of_rows(rows), MemoryCategory::Gradients,
-                Lifetime::always(), storage.place);
-  };
-  if (!storage.is_cut()) {
-    add(p.gradient, ".gradient", dtype, p.spec.shape[0]);
-    planner.alias(p.update, p.gradient, dtype, p.spec.shape);
-    return;
-  }
-  const int64_t padded_rows = storage.all_rows();
-  p.gradient_parts.dtype = dtype;
-  if (!storage.gradient_per_layer) {
-    add(p.gradient_parts, ".gradient", dtype, padded_rows);
-    planner.alias(p.gradient, p.gradient_parts, dtype, p.spec.shape);
-  }
-  if (storage.parts == 1 && !storage.gradient_per_layer) {  // nothing is added up over ranks
-    planner.alias(p.update, p.gradient_parts, dtype, p.spec.shape);
-    return;
-  }
-  if (storage.is_shared()) {
-    add(p.reduced, ".gradient_part", DType::F32, storage.part_rows);
-    planner.alias(p.update, p.reduced, DType::F32, p.shape());
-    return;
-  }
-  const int64_t offset = bytes_of_rows(p, storage.part_begin(), DType::F32);
-  if (dtype == DType::F32) {
-    planner.alias(p.reduced_parts, p.gradient_parts, DType::F32, p.shape_of_rows(padded_rows));
-  } else {
-    add(p.reduced_parts, ".gradient_sum", DType::F32, padded_rows);
-  }
-  // The alias is bound to memory in the order of these calls.
-  planner.alias(p.reduced, p.reduced_parts, DType::F32, p.shape_of_rows(storage.part_rows), offset);
-  planner.alias(p.update, p.reduced_parts, DType::F32, p.spec.shape);
+  if (p.storage.cut) return plan_cut_gradient(p, dtype, planner);
+  planner.add(p.gradient, p.spec.name + ".gradient", dtype, p.spec.shape, MemoryCategory::Gradients,
+              Lifetime::always(), p.storage.place);
 }
 
 }  // namespace
@@ -290,9 +231,10 @@ ParameterSet::ParameterSet(const ModelConfig& config, ParameterTypes types, bool
                            BufferPlanner& planner, const StoragePolicy& policy, const AdapterPlan& adapters) {
   for (ParameterSpec& spec : parameter_table(config, adapters)) {
     const ParameterStorage storage = policy ? policy(spec) : ParameterStorage{};
-    require(storage.dense || !storage.trainable, "[parameters] {} is trained and so needs a dense weight",
-            spec.name);
+    require(storage.residency != Residency::CodesOnly || !storage.trainable,
+            "[parameters] {} is trained and so needs a dense weight", spec.name);
     parameters_.push_back({.spec = std::move(spec), .storage = storage});
+    if (storage.cut) parameters_.back().parts = &parts_.emplace_back();
   }
   for (Parameter& p : parameters_) {
     const Shape shape = p.shape();
@@ -333,15 +275,17 @@ Parameter& ParameterSet::operator[](std::string_view name) {
 
 void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
   for (Parameter& p : parameters_) {
-    if (!p.weight) continue;  // a Linear with only FP8 copies is filled by its owner
-    const int64_t begin = p.storage.first_row * p.width();
-    const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - begin, 0, p.weight.numel());
+    if (!p.own_rows) continue;  // a Linear with only FP8 copies is filled by its owner
+    const int64_t begin = p.first_row() * p.width();
+    const int64_t covered = std::clamp<int64_t>(covered_elements(p.spec) - begin, 0, p.own_rows.numel());
     // The covered rows.
     const auto first = [&](const Tensor& x) {
       if (!x || x.shape.rank() == 1) return x ? Tensor{x.data, x.dtype, {covered}} : Tensor{};
       return Tensor{x.data, x.dtype, {covered / p.width(), x.shape[1]}};
     };
-    for (const Tensor& x : {p.m, p.v, p.m_scales, p.v_scales, p.gradient, p.gradient_parts, p.reduced}) {
+    const ParameterParts parts = p.parts ? *p.parts : ParameterParts{};
+    for (const Tensor& x :
+         {p.m, p.v, p.m_scales, p.v_scales, p.gradient, parts.gradient_parts, parts.sum_part}) {
       if (x) device.zero(x);
     }
     if (!base && !p.spec.is_adapter()) continue;
@@ -360,13 +304,13 @@ void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
         break;
       }
       case Init::Normal:  // padding rows stay zero
-        device.zero(p.weight);
+        device.zero(p.own_rows);
         if (p.remainder) device.zero(p.remainder);
-        device.ops().fill_normal(first(p.weight), first(p.remainder), p.spec.init_scale, seed, p.stream(),
+        device.ops().fill_normal(first(p.own_rows), first(p.remainder), p.spec.init_scale, seed, p.stream(),
                                  begin);
         break;
       case Init::Zero:
-        device.zero(p.weight);
+        device.zero(p.own_rows);
         if (p.remainder) device.zero(p.remainder);
         break;
     }
@@ -376,37 +320,37 @@ void ParameterSet::initialise(Device& device, uint64_t seed, bool base) {
 void ParameterSet::set_weight(Device& device, Parameter& p, const std::vector<float>& whole) {
   require(static_cast<int64_t>(whole.size()) == p.spec.shape.numel(),
           "[parameters] {}: {} values for shape {}", p.spec.name, whole.size(), p.spec.shape.to_string());
-  if (p.weight.numel() == 0) return;  // a share without rows
+  if (p.own_rows.numel() == 0) return;  // a share without rows
   set_rows(device, p,
-           std::span(whole).subspan(static_cast<size_t>(p.storage.first_row * p.width()),
-                                    static_cast<size_t>(p.weight.numel())));
+           std::span(whole).subspan(static_cast<size_t>(p.first_row() * p.width()),
+                                    static_cast<size_t>(p.own_rows.numel())));
 }
 
 void ParameterSet::set_rows(Device& device, Parameter& p, std::span<const float> values) {
-  require(static_cast<bool>(p.weight), "[parameters] {} has no dense weight to write", p.spec.name);
-  require(static_cast<int64_t>(values.size()) == p.weight.numel(),
-          "[parameters] {}: {} values for the {} of this rank", p.spec.name, values.size(), p.weight.numel());
+  require(static_cast<bool>(p.own_rows), "[parameters] {} has no dense weight to write", p.spec.name);
+  require(static_cast<int64_t>(values.size()) == p.own_rows.numel(),
+          "[parameters] {}: {} values for the {} of this rank", p.spec.name, values.size(), p.own_rows.numel());
   if (values.empty()) return;  // a share without rows
-  if (p.weight.dtype == DType::F32) {
-    device.copy_to_device(p.weight, values.data());
+  if (p.own_rows.dtype == DType::F32) {
+    device.copy_to_device(p.own_rows, values.data());
     return;
   }
   std::vector<uint16_t> high(values.size());
   std::vector<std::byte> low(p.remainder ? static_cast<size_t>(p.remainder.bytes()) : 0);
   split_weights(values, p.width(), kind_of_remainder(p.remainder), high.data(), low.data());
-  device.copy_to_device(p.weight, high.data());
+  device.copy_to_device(p.own_rows, high.data());
   if (p.remainder) device.copy_to_device(p.remainder, low.data());
 }
 
 std::vector<float> ParameterSet::weight_values(Device& device, const Parameter& p) {
-  std::vector<float> values(static_cast<size_t>(p.weight.numel()));
-  if (p.weight.dtype == DType::F32) {
-    device.copy_to_host(values.data(), p.weight);
+  std::vector<float> values(static_cast<size_t>(p.own_rows.numel()));
+  if (p.own_rows.dtype == DType::F32) {
+    device.copy_to_host(values.data(), p.own_rows);
     return values;
   }
   std::vector<Bf16> high(values.size());
   std::vector<std::byte> low(p.remainder ? static_cast<size_t>(p.remainder.bytes()) : 0);
-  device.copy_to_host(high.data(), p.weight);
+  device.copy_to_host(high.data(), p.own_rows);
   if (p.remainder) device.copy_to_host(low.data(), p.remainder);
   for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(high[i]);
   add_remainders(values, p.width(), kind_of_remainder(p.remainder), low.data());

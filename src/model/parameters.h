@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <span>
 #include <string>
@@ -9,8 +11,8 @@
 
 #include "model/adapters.h"
 #include "model/config.h"
+#include "model/parameter_parts.h"
 #include "model/sharding.h"
-#include "tensor/plan.h"
 #include "tensor/split_fp32.h"
 
 namespace octet {
@@ -52,34 +54,27 @@ std::string lora_b_name(std::string_view linear, std::string_view module);
 std::vector<ParameterSpec> base_of(std::vector<ParameterSpec> table);
 std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table);
 
+// Where the weight is that products read.
+enum class Residency : uint8_t {
+  Resident,   // on this rank, whole
+  CodesOnly,  // likewise, but only as the FP8 codes of its Linear; frozen parameters only
+  Parts,      // ranks share it: each one updates its own rows, and receives those of the others after every update
+  PerLayer,   // likewise, but the whole weight is in memory only while its layer is computed
+};
+
 // How a parameter is stored. Default: the whole tensor on the device, trainable.
 struct ParameterStorage {
   bool trainable = true;  // it has a gradient and moments; otherwise it is frozen
-  bool dense = true;      // false: no dense weight, only the FP8 copies of its Linear; frozen parameters only
-  Place place = Place::Device;  // of weight, gradient and moments
-  // The rows of the tensor whose state is on this rank: all, or those of its part if ranks share it. A vector counts as
-  // rows of one element.
-  int64_t first_row = 0;
-  int64_t rows = -1;  // -1: all
-  // How the ranks cut the tensor: `parts` equal parts of `part_rows` rows, of which this rank has number `part`. Without
-  // ranks there are no parts.
-  int64_t part = 0, parts = 0, part_rows = 0;
-  int64_t groups = 1;  // Sharding::groups(): so many consecutive parts are together in every group of ranks
-  // Of a parameter that is cut: whether the whole weight and its gradient are in memory only while their layer is
-  // computed, in memory that layers share.
-  bool whole_per_layer = false;
-  bool gradient_per_layer = false;
-  // There is no whole dense weight, because its Linear reads FP8 codes. These are what ranks send each other.
-  bool whole_is_codes = false;
+  Residency residency = Residency::Resident;
+  bool sends_codes = false;  // Parts, PerLayer: what ranks send each other are FP8 codes; there is no whole dense weight
+  bool gradient_per_layer = false;  // the gradient, too, is in memory only while its layer is computed
+  Place place = Place::Device;      // of weight, gradient and moments
+  RowParts cut;                     // with ranks, unless each of them has its own copy without adding anything up
 
-  bool is_cut() const { return parts > 0; }
-  bool is_shared() const { return rows >= 0; }
-  int64_t all_rows() const { return parts * part_rows; }
-  int64_t group_rows() const { return groups * part_rows; }
-  // The first row of this rank's part among all rows, and among those that its group has together.
-  int64_t part_begin() const { return part * part_rows; }
-  int64_t part_begin_in_group() const { return part % groups * part_rows; }
-  int64_t group_begin() const { return part / groups * group_rows(); }
+  // The state of its rows is on several ranks.
+  bool is_shared() const { return residency == Residency::Parts || residency == Residency::PerLayer; }
+  // This rank has its rows as a dense matrix; otherwise it has nothing but codes.
+  bool has_dense_rows() const { return residency != Residency::CodesOnly && (trainable || !sends_codes); }
 };
 
 // The storage of a parameter that the ranks cut into parts of a multiple of `unit` rows. With a mode that shares
@@ -103,40 +98,36 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-// All parameters of a model with their training state. Owns no memory.
+// A parameter of a model with its training state. Owns no memory.
 struct Parameter {
   ParameterSpec spec;
   ParameterStorage storage;
-  Tensor weight;     // absent if storage.dense is false
-  Tensor remainder;  // of a bf16 weight: u16, u8 (rows, ceil(cols / 2)) or absent
+  Tensor weight;     // (spec.shape) what ops read; absent if they read only FP8 codes
+  Tensor own_rows;   // (shape()) of the weight, which this rank updates: all of them unless ranks share the parameter
+  Tensor remainder;  // of own_rows in bf16: u16, u8 (rows, ceil(cols / 2)) or absent
   Tensor gradient;   // (spec.shape) what backward writes
-  Tensor m, v;
-  Tensor m_scales, v_scales;  // when m and v are e4m3
-  // What ops read: all rows of the weight. The same memory as `weight` unless ranks share the parameter.
-  Tensor whole;
-  // The gradient that the optimizer reads. The same memory as `gradient` without ranks.
-  Tensor update;
+  Tensor m, v;       // of own_rows
+  Tensor m_scales, v_scales;        // when m and v are e4m3
+  ParameterParts* parts = nullptr;  // of a parameter that is cut
 
-  // With ranks; P parts of part_rows rows, padded at the end. The tensors above are views of these.
-  Tensor weight_part;     // (part_rows, ...) of this rank
-  Tensor weight_group;    // (groups * part_rows, ...): of the ranks with this one's place in all groups
-  Tensor weight_parts;    // (P * part_rows, ...) of all ranks
-  Tensor gradient_parts;  // likewise, as backward has written it
-  Tensor reduced;         // (part_rows, ...) fp32: the sum over ranks of this rank's part
-  Tensor reduced_parts;   // (P * part_rows, ...) fp32: of all parts, if every rank updates all weights
-
+  // What the optimizer reads: the gradient, or with ranks their sum. Absent if the parameter is frozen.
+  Tensor summed_gradient() const {
+    return parts && parts->summed_gradient ? parts->summed_gradient : gradient;
+  }
   uint64_t stream() const;  // of random numbers, derived from its name
   // The rows on this rank: [first_row(), + shape()[0]).
-  int64_t first_row() const { return storage.is_shared() ? storage.first_row : 0; }
+  int64_t first_row() const {
+    return storage.is_shared() ? std::min(storage.cut.begin(), round_up(spec.shape[0], 2)) : 0;
+  }
+  int64_t rows() const { return storage.is_shared() ? storage.cut.rows_of(spec.shape[0]) : spec.shape[0]; }
   // Elements of a row; a vector has rows of one element.
   int64_t width() const { return spec.shape.rank() == 1 ? 1 : spec.shape[1]; }
 
-  // Of the rows on this rank: (storage.rows, ...).
-  Shape shape() const { return shape_of_rows(storage.is_shared() ? storage.rows : spec.shape[0]); }
-  Shape shape_of_rows(int64_t rows) const {
-    return spec.shape.rank() == 1 ? Shape{rows} : Shape{rows, spec.shape[1]};
+  Shape shape() const { return shape_of_rows(rows()); }
+  Shape shape_of_rows(int64_t count) const {
+    return spec.shape.rank() == 1 ? Shape{count} : Shape{count, spec.shape[1]};
   }
-  // Everything that a resumed run needs: weight, remainder, moments and their scales, if they exist.
+  // Everything that a resumed run needs: own rows, remainder, moments and their scales, if they exist.
   std::vector<NamedTensor> state() const;
 };
 
@@ -163,6 +154,7 @@ class ParameterSet {
 
  private:
   std::vector<Parameter> parameters_;
+  std::deque<ParameterParts> parts_;
 };
 
 // Whether a model has adapters: then only they are trained.

@@ -26,14 +26,14 @@ void Transformer::weights_changed() {
 void Transformer::quantize_parts(ScaleFrom scale) {
   bool agreed = true;
   for (Linear* linear : linears_) {
-    if (!linear->sends_codes() || !linear->weight().storage.dense) continue;
+    if (!linear->sends_codes() || !linear->trains()) continue;
     linear->quantize_part(ops(), scale);
     agreed &= scale == ScaleFrom::Slot || linear->weight_fp8()->rule().granularity != Granularity::Tensor;
   }
   if (agreed) return;
   rank_hooks_.merge_slots();
   for (Linear* linear : linears_) {
-    if (linear->sends_codes() && linear->weight().storage.dense && linear->weight().storage.rows > 0)
+    if (linear->sends_codes() && linear->trains() && linear->weight().rows() > 0)
       linear->quantize_part(ops(), ScaleFrom::Slot);
   }
 }
@@ -50,7 +50,7 @@ void Transformer::initialise(uint64_t seed, bool base) {
   if (!base) return;
   for (Linear* linear : linears_) {
     const Parameter& p = linear->weight();
-    if (p.storage.dense) continue;
+    if (p.storage.has_dense_rows()) continue;
     fill_weight(*linear, [&](Tensor rows, int64_t begin) { fill_rows(device_, rows, p, seed, begin); });
   }
 }
@@ -133,8 +133,8 @@ void Transformer::forward_body(const LayerPass& pass) {
   device_.begin_phase(Phase::Forward);
   call(hooks_.before_forward, 0);
   segment("embedding", [&] {
-    ops().embedding_forward(blocks_.front().attention_acts.residual, tokens_, positions_, wte_->whole,
-                            wpe_ ? wpe_->whole : Tensor{});
+    ops().embedding_forward(blocks_.front().attention_acts.residual, tokens_, positions_, wte_->weight,
+                            wpe_ ? wpe_->weight : Tensor{});
   });
   for (size_t l = 0; l < blocks_.size(); ++l) {
     call(hooks_.before_forward, l + 1);
@@ -255,11 +255,11 @@ std::vector<AdamWParameter> Transformer::optimizer_view(std::span<Parameter* con
   std::vector<AdamWParameter> view;
   for (const Parameter* parameter : parameters) {
     const Parameter& p = *parameter;
-    if (!p.storage.trainable || p.weight.numel() == 0) continue;
+    if (!p.storage.trainable || p.own_rows.numel() == 0) continue;
     AdamWParameter entry{
-        .weight = p.weight,
+        .weight = p.own_rows,
         .remainder = p.remainder,
-        .gradient = p.update,
+        .gradient = p.summed_gradient(),
         .m = p.m,
         .v = p.v,
         .m_scales = p.m_scales,
@@ -267,7 +267,7 @@ std::vector<AdamWParameter> Transformer::optimizer_view(std::span<Parameter* con
         .weight_decay = p.spec.decay ? weight_decay : 0.0f,
         .learning_rate_scale = p.spec.adapter == ParameterSpec::Adapter::B ? loraplus_ratio : 1.0f,
         .stream = p.stream(),
-        .first_row = p.storage.first_row};
+        .first_row = p.first_row()};
     for (Linear* linear : linears_) {
       if (&linear->weight() == &p) entry.fp8 = linear->updated_fp8();
     }

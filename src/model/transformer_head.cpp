@@ -93,7 +93,7 @@ void Transformer::centre_head_input(const Operand& x, float mean_factor, Quantiz
 void Transformer::correct_row_sums(const HeadRows& rows) {
   const Tensor factors = correction_.part(0, rows.count);
   if (head_.choice()[Product::Dgrad].fp8)
-    ops().add_scaled_rows(rows.gradient, head_.weight().whole, rows.targets, factors);
+    ops().add_scaled_rows(rows.gradient, head_.weight().weight, rows.targets, factors);
   // Of centred rows: the mean's share has the sums of gradients that were not rounded.
   if (head_.trains() && head_.choice()[Product::Wgrad].fp8)
     ops().add_to_rows(head_.weight().gradient, rows.input, rows.targets, factors);
@@ -105,7 +105,7 @@ void Transformer::correct_row_sums(const HeadRows& rows) {
 void Transformer::keep_mean_of_head_gradient(const HeadRows& rows) {
   const Tensor error = head_gradient_error_.row_range(0, 1), share = head_gradient_error_.row_range(1, 1);
   device_.zero(head_gradient_error_);
-  ops().add_column_sum(error, head_.weight().whole, logit_gradient_sums_, 1.0f);
+  ops().add_column_sum(error, head_.weight().weight, logit_gradient_sums_, 1.0f);
   ops().add_column_sum(error, rows.gradient, {}, -1.0f);
   // Divided on the device: a recording is used for batches with other numbers of targets.
   ops().add_column_sum(share, error, target_share_, 1.0f);

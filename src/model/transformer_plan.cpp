@@ -95,10 +95,11 @@ StoragePolicy storage_policy(const Finetuning& finetuning, const Numerics& numer
     const bool cut = sharding.is_active() && (!frozen || per_layer);
     if (cut) storage = cut_storage(spec, sharding, !matrix ? 8 : fp8 && codes_travel ? code_rows : 2);
     storage.trainable = !frozen;
-    storage.dense = !(frozen && fp8) || (cut && !codes_travel);
     if (storage.is_shared()) {
-      storage.whole_is_codes = fp8 && codes_travel;
-      storage.whole_per_layer = per_layer;
+      storage.sends_codes = fp8 && codes_travel;
+      if (per_layer) storage.residency = Residency::PerLayer;
+    } else if (frozen && fp8) {
+      storage.residency = Residency::CodesOnly;
     }
     storage.gradient_per_layer = cut && !frozen && in_layer && sharding.shares_gradients();
     return storage;
@@ -165,7 +166,7 @@ void Transformer::plan_parameters() {
   // Only products can read FP8 copies.
   for (const Parameter& p : parameters_.all()) {
     const bool of_linear = p.spec.shape.rank() == 2 && &p != wte_ && &p != wpe_;
-    require(p.storage.dense || of_linear, "[model] {} needs a dense weight: ops other than products read it",
+    require(p.storage.has_dense_rows() || of_linear, "[model] {} needs a dense weight: ops other than products read it",
             p.spec.name);
   }
   blocks_.resize(static_cast<size_t>(config_.layers));
@@ -470,7 +471,7 @@ void Transformer::plan_staging() {
   constexpr int64_t kStagingBytes = int64_t{64} << 20;
   int64_t bytes = 0;
   for (const Linear* linear : linears_) {
-    if (linear->weight().storage.dense) continue;
+    if (linear->weight().storage.has_dense_rows()) continue;
     const int64_t row = linear->site().in * static_cast<int64_t>(size_of(numerics_.dense()));
     bytes = std::max(bytes, row * linear->fill_rows(kStagingBytes / row));
   }

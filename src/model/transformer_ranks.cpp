@@ -25,9 +25,9 @@ void Transformer::plan_rings() {
   const Sharding& sharding = finetuning_.sharding;
   const auto aligned = [](int64_t bytes) { return round_up(bytes, MemoryPlan::kAlignment); };
   const auto gradient_bytes = [&](const Parameter& p) {
-    const int64_t elements = p.storage.all_rows() * p.width();
+    const int64_t elements = p.storage.cut.all_rows() * p.width();
     return p.storage.gradient_per_layer
-               ? aligned(elements * static_cast<int64_t>(size_of(p.gradient_parts.dtype)))
+               ? aligned(elements * static_cast<int64_t>(size_of(p.parts->gradient_parts.dtype)))
                : 0;
   };
   int64_t weights = 0, gradients = 0;
@@ -57,8 +57,8 @@ void Transformer::plan_rings() {
     for (Parameter* p : groups_[g].parameters) {
       if (!p->storage.gradient_per_layer) continue;
       const Tensor& ring = ranks_.gradient_ring[g % 2];
-      const DType dtype = p->gradient_parts.dtype;
-      planner_.alias(p->gradient_parts, ring, dtype, p->shape_of_rows(p->storage.all_rows()), offset);
+      const DType dtype = p->parts->gradient_parts.dtype;
+      planner_.alias(p->parts->gradient_parts, ring, dtype, p->shape_of_rows(p->storage.cut.all_rows()), offset);
       planner_.alias(p->gradient, ring, dtype, p->spec.shape, offset);
       offset += gradient_bytes(*p);
     }

@@ -224,7 +224,7 @@ RunPlan plan_run(const TrainConfig& given, const ModelConfig& model, Device& dev
   plan.sampling_bytes = step.sampling_bytes;
   plan.checkpoint_bytes = checkpoint_bytes(*step.transformer);
   plan.evaluates_in_fp8 = std::ranges::any_of(step.transformer->parameters().all(),
-                                              [](const Parameter& p) { return p.storage.whole_is_codes; });
+                                              [](const Parameter& p) { return p.storage.sends_codes; });
   plan.transposing_layers = step.transformer->transposing_layers();
   plan.fp8_share = fp8_share(work_shares(*step.transformer));
   plan.shortage = memory_shortage({.config = config,

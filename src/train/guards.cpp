@@ -67,11 +67,12 @@ std::string describe_nonfinite_gradients(Device& device, const ParameterSet& par
   const Parameter* uppermost = nullptr;
   std::vector<std::byte> bytes;
   for (const Parameter& parameter : parameters.all()) {
-    if (!parameter.update) continue;  // frozen
+    const Tensor gradient = parameter.summed_gradient();
+    if (!gradient) continue;  // frozen
     ++total;
-    bytes.resize(static_cast<size_t>(parameter.update.bytes()));
-    device.copy_to_host(bytes.data(), parameter.update);
-    if (all_finite(bytes, parameter.update.dtype)) continue;
+    bytes.resize(static_cast<size_t>(gradient.bytes()));
+    device.copy_to_host(bytes.data(), gradient);
+    if (all_finite(bytes, gradient.dtype)) continue;
     ++bad;
     // The table lists the embedding first; with a tied head its gradient is the sum of both ends.
     uppermost = &parameter;
@@ -88,11 +89,11 @@ std::string describe_nonfinite_weights(Device& device, const ParameterSet& param
   int64_t bad = 0, total = 0;
   std::vector<std::byte> bytes;
   for (const Parameter& parameter : parameters.all()) {
-    if (!parameter.weight) continue;
+    if (!parameter.own_rows) continue;
     ++total;
-    bytes.resize(static_cast<size_t>(parameter.weight.bytes()));
-    device.copy_to_host(bytes.data(), parameter.weight);
-    bad += !all_finite(bytes, parameter.weight.dtype);
+    bytes.resize(static_cast<size_t>(parameter.own_rows.bytes()));
+    device.copy_to_host(bytes.data(), parameter.own_rows);
+    bad += !all_finite(bytes, parameter.own_rows.dtype);
   }
   return bad == 0 ? "" : fmt::format("{} of {} weights are not finite", bad, total);
 }

@@ -105,7 +105,7 @@ void RankSync::make_groups() {
     const auto add = [&](const ParameterStorage& storage, Tensor parts, Tensor of_group, Tensor part) {
       const bool frozen = !storage.trainable;
       if (sharding_.groups() > 1) (frozen ? group.across_frozen : group.across).push_back({of_group, part});
-      if (storage.whole_per_layer) {
+      if (storage.residency == Residency::PerLayer) {
         group.per_layer.push_back({parts, of_group});
       } else {
         (frozen ? group.kept_frozen : group.kept).push_back({parts, of_group});
@@ -113,8 +113,8 @@ void RankSync::make_groups() {
     };
     std::vector<Parameter*> each_micro_batch;
     for (Parameter* p : group.parameters) {
-      if (p->storage.is_shared() && !p->storage.whole_is_codes)
-        add(p->storage, p->weight_parts, p->weight_group, p->weight_part);
+      if (p->storage.is_shared() && !p->storage.sends_codes)
+        add(p->storage, p->parts->weight_parts, p->parts->weight_group, p->parts->weight_part);
       if (p->storage.gradient_per_layer) each_micro_batch.push_back(p);
       if (p->storage.trainable) updates_.push_back(part_update(*p));
     }
@@ -151,10 +151,9 @@ void RankSync::install_hooks() {
 
 // The rows of the summed gradient that belong to this rank, without padding.
 Tensor RankSync::part_update(const Parameter& p) const {
-  if (!p.reduced) return p.update;  // a single rank
-  const ParameterStorage& storage = p.storage;
-  const int64_t rows = std::clamp<int64_t>(p.spec.shape[0] - storage.part_begin(), 0, storage.part_rows);
-  return {p.reduced.data, DType::F32, p.shape_of_rows(rows)};
+  if (!p.parts || !p.parts->sum_part) return p.gradient;  // a single rank
+  const int64_t rows = p.storage.cut.rows_of(p.spec.shape[0]);
+  return {p.parts->sum_part.data, DType::F32, p.shape_of_rows(rows)};
 }
 
 // Where work is done when it is queued, this is also how long it took, and mostly waiting for other ranks.
@@ -234,7 +233,7 @@ void RankSync::gather_kept(size_t index, bool frozen) {
   if (frozen) gather(*gather_, group.kept_frozen);
   for (Linear* linear : group.linears) {
     const ParameterStorage& storage = linear->weight().storage;
-    if (linear->sends_codes() && !storage.whole_per_layer && (storage.trainable || frozen))
+    if (linear->sends_codes() && storage.residency == Residency::Parts && (storage.trainable || frozen))
       linear->transpose_codes(*gather_ops_);
   }
   device_.record(*group.gathered, *gather_queue_);
@@ -283,25 +282,25 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
   };
   const auto source = [&](const ExchangePiece& piece) -> Source {
     const Parameter& p = *piece.parameter;
-    const int64_t n = piece.elements(), all = p.storage.part_rows * p.width();
-    const auto gradient_size = static_cast<int64_t>(size_of(p.gradient_parts.dtype));
+    const int64_t n = piece.elements(), all = p.storage.cut.part_rows * p.width();
+    const auto gradient_size = static_cast<int64_t>(size_of(p.parts->gradient_parts.dtype));
     const auto* gradient =
-        static_cast<std::byte*>(p.gradient_parts.data) + piece.begin * p.width() * gradient_size;
-    if (p.gradient_parts.dtype == wire) return {gradient, all * gradient_size};
+        static_cast<std::byte*>(p.parts->gradient_parts.data) + piece.begin * p.width() * gradient_size;
+    if (p.parts->gradient_parts.dtype == wire) return {gradient, all * gradient_size};
     const Tensor copy = elements_at(buffers.sent, piece.sent, wire, {sharding_.ranks * n});
     if (n == all) {
-      reduce_ops_->convert(copy, {p.gradient_parts.data, p.gradient_parts.dtype, {sharding_.ranks * n}});
+      reduce_ops_->convert(copy, {p.parts->gradient_parts.data, p.parts->gradient_parts.dtype, {sharding_.ranks * n}});
     } else {
       for (int64_t part = 0; part < sharding_.ranks; ++part) {
         auto* from = const_cast<std::byte*>(gradient) + part * all * gradient_size;
         reduce_ops_->convert(elements_at(copy, part * n * wire_size, wire, {n}),
-                             {from, p.gradient_parts.dtype, {n}});
+                             {from, p.parts->gradient_parts.dtype, {n}});
       }
     }
     return {static_cast<const std::byte*>(copy.data), n * wire_size};
   };
   const auto reduced = [&](const ExchangePiece& piece) {
-    return elements_at(piece.parameter->reduced, piece.begin * piece.parameter->width() * 4, DType::F32,
+    return elements_at(piece.parameter->parts->sum_part, piece.begin * piece.parameter->width() * 4, DType::F32,
                        {piece.elements()});
   };
   // A gradient that stays over micro-batches travels once; one in the ring is added to what came before.
@@ -310,8 +309,8 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
   };
   if (sharding_.ranks == 1) {  // nothing travels
     for (const ExchangePiece& piece : round.pieces) {
-      if (!piece.parameter->reduced) continue;  // the optimizer reads the gradient itself
-      const Tensor& gradient = piece.parameter->gradient_parts;
+      if (!piece.parameter->parts->sum_part) continue;  // the optimizer reads the gradient itself
+      const Tensor& gradient = piece.parameter->parts->gradient_parts;
       const int64_t offset =
           piece.begin * piece.parameter->width() * static_cast<int64_t>(size_of(gradient.dtype));
       reduce_ops_->sum_parts(reduced(piece),
@@ -363,8 +362,8 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
   std::vector<GatherItem> sums;
   for (const ExchangePiece& piece : round.pieces) {
     const Parameter& p = *piece.parameter;
-    if (p.reduced_parts && piece.begin + piece.rows == p.storage.part_rows)
-      sums.push_back({p.reduced_parts, p.reduced});
+    if (p.parts->sum_parts && piece.begin + piece.rows == p.storage.cut.part_rows)
+      sums.push_back({p.parts->sum_parts, p.parts->sum_part});
   }
   if (!sums.empty()) all_gather(*reduce_, *reduce_queue_, sums, "summed gradients of " + name);
 }
@@ -446,11 +445,13 @@ uint64_t RankSync::weights_hash() {
   uint64_t seed = 1;
   for (const Group& group : groups_) {
     for (const Parameter* p : group.parameters) {
-      if (p->whole && !p->storage.whole_per_layer) device_.ops().add_hash(hash_, p->whole, seed);
+      if (p->weight && p->storage.residency != Residency::PerLayer)
+        device_.ops().add_hash(hash_, p->weight, seed);
       seed += uint64_t{1} << 40;
     }
     for (Linear* linear : group.linears) {
-      if (!linear->weight_fp8() || linear->weight().storage.whole_per_layer) continue;
+      if (!linear->weight_fp8() || linear->weight().storage.residency == Residency::PerLayer)
+        continue;
       if (linear->weight_fp8()->rowwise)
         device_.ops().add_hash(hash_, linear->weight_fp8()->rowwise.codes, seed);
       seed += uint64_t{1} << 40;

@@ -100,9 +100,9 @@ TEST(Frozen, SharesAreFilledFromAFolder) {
     for (const Parameter& p : share.all()) {
       std::vector<float> expected = ParameterSet::weight_values(*whole.device, whole.parameters[p.spec.name]);
       const int64_t width = p.spec.shape.rank() == 1 ? 1 : p.spec.shape[1];
-      const auto begin = expected.begin() + p.storage.first_row * width;
+      const auto begin = expected.begin() + p.first_row() * width;
       for (float& value : expected) value = to_float(Bf16{split_high(std::bit_cast<uint32_t>(value))});
-      EXPECT_EQ(ParameterSet::weight_values(*device, p), std::vector<float>(begin, begin + p.weight.numel()))
+      EXPECT_EQ(ParameterSet::weight_values(*device, p), std::vector<float>(begin, begin + p.own_rows.numel()))
           << p.spec.name << " of rank " << rank;
     }
     EXPECT_THAT(error_of([&] { device_weight_rows(*device, share, SafeDType::BF16)(0, 0, 1); }),

@@ -80,7 +80,7 @@ class Collector {
     if (run.sync) run.sync->merge_slots();
     const std::lock_guard lock(mutex_);
     for (const Parameter& p : run.model->parameters().all()) {
-      if (!p.storage.dense) continue;
+      if (!p.storage.has_dense_rows()) continue;
       for (const auto& [name, tensor] : p.state()) {
         const int64_t row = tensor.bytes() / std::max<int64_t>(tensor.shape[0], 1);
         std::vector<std::byte>& whole = state_.tensors[name];

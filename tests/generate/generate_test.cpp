@@ -72,7 +72,7 @@ TEST_F(GenerateIds, TheCallerMayEndARow) {
 
 TEST_F(GenerateIds, NumbersThatAreNoneAreAnError) {
   Decoder& broken = decoder(1, 32);
-  const Tensor gain = broken.parameters()["final_norm.gain"].whole;
+  const Tensor gain = broken.parameters()["final_norm.gain"].weight;
   const std::vector<float> nan(static_cast<size_t>(gain.numel()), NAN);
   device->copy_to_device(gain, nan.data());
   for (const SampleOptions& options : {greedy, drawn}) {

@@ -67,7 +67,7 @@ TEST(LoraFp8, AMatrixOfTheBaseHasNoDenseCopy) {
       for (const Parameter& p : run.model->parameters().all()) {
         const bool matrix_of_layer =
             p.spec.name.starts_with("layers.") && p.spec.shape.rank() == 2 && !p.spec.is_adapter();
-        EXPECT_EQ(p.storage.dense, !matrix_of_layer) << preset << " " << p.spec.name;
+        EXPECT_EQ(p.storage.has_dense_rows(), !matrix_of_layer) << preset << " " << p.spec.name;
         EXPECT_EQ(static_cast<bool>(p.weight), !matrix_of_layer) << preset << " " << p.spec.name;
         if (!matrix_of_layer) continue;
         elements += p.spec.shape.numel();
@@ -93,7 +93,7 @@ TEST(LoraFp8, AHeadInFp8KeepsItsDenseWeight) {
         {.adapters = plan_adapters(config, {.rank = 4})});
     const Linear& head = *model.linears().back();
     EXPECT_TRUE(head.choice()[Product::Forward].fp8);
-    EXPECT_TRUE(head.weight().storage.dense);
+    EXPECT_TRUE(head.weight().storage.has_dense_rows());
     EXPECT_EQ(planned_bytes(model.plan(), "head.weight") > 0, !tied);
   }
 }
@@ -105,7 +105,7 @@ TEST(LoraFp8, ASkippedLayerIsDense) {
   TinyRun run(options);
   for (const Linear* linear : run.model->linears()) {
     const bool fp8 = linear->site().layer == 0 && linear->site().name != "layers.0.mlp.down";
-    EXPECT_EQ(linear->weight().storage.dense, !fp8) << linear->site().name;
+    EXPECT_EQ(linear->weight().storage.has_dense_rows(), !fp8) << linear->site().name;
   }
   for (const StepResult& result : run.steps(2)) EXPECT_FALSE(result.skipped);
 }

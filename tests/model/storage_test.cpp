@@ -75,7 +75,8 @@ TEST(Storage, LayersLiveOnFp8CopiesAlone) {
   const auto storage = [](bool dense) {
     return [dense](const ParameterSpec& spec) {
       const bool layer = is_matrix_of_a_layer(spec);
-      return ParameterStorage{.trainable = !layer, .dense = dense || !layer};
+      return ParameterStorage{.trainable = !layer,
+                              .residency = dense || !layer ? Residency::Resident : Residency::CodesOnly};
     };
   };
   for (const Checkpointing level : {Checkpointing::None, Checkpointing::Block}) {
@@ -84,6 +85,7 @@ TEST(Storage, LayersLiveOnFp8CopiesAlone) {
       const std::string& name = linear->weight().spec.name;
       if (!is_matrix_of_a_layer(linear->weight().spec)) continue;
       EXPECT_FALSE(linear->weight().weight) << name;
+      EXPECT_FALSE(linear->weight().own_rows) << name;
       without.device.ops().quantize(
           {.dense = with.model.parameters()[name].weight, .fp8 = linear->weight_fp8()});
     }
@@ -107,9 +109,9 @@ TEST(Storage, FalsePoliciesAreRefused) {
                   return is_matrix_of_a_layer(spec) ? storage : ParameterStorage{};
                 }});
   };
-  EXPECT_THROW(make(Precision::Fp8, {.trainable = true, .dense = false}), Error);
-  EXPECT_THROW(make(Precision::Bf16, {.trainable = false, .dense = false}), Error);
-  EXPECT_NO_THROW(make(Precision::Fp8, {.trainable = false, .dense = false}));
+  EXPECT_THROW(make(Precision::Fp8, {.trainable = true, .residency = Residency::CodesOnly}), Error);
+  EXPECT_THROW(make(Precision::Bf16, {.trainable = false, .residency = Residency::CodesOnly}), Error);
+  EXPECT_NO_THROW(make(Precision::Fp8, {.trainable = false, .residency = Residency::CodesOnly}));
 }
 
 // The shares of all ranks side by side are the whole parameter, padding and stochastic rounding included.
@@ -137,17 +139,18 @@ TEST_P(SharedStorage, SharesOfRanksMakeUpTheWhole) {
   std::vector<uint8_t> workspace(1 << 20);
   device.ops().set_workspace({workspace.data(), DType::U8, {std::ssize(workspace)}});
   const auto update = [&](Parameter& p) {
-    std::vector<float> gradient(static_cast<size_t>(p.update.numel()), 0.25f);
-    device.copy_to_device(p.update, gradient.data());
+    const Tensor summed = p.summed_gradient();
+    std::vector<float> gradient(static_cast<size_t>(summed.numel()), 0.25f);
+    device.copy_to_device(summed, gradient.data());
     std::vector<float> clip = {1.0f, 1.0f};
-    const AdamWParameter entry{.weight = p.weight,
+    const AdamWParameter entry{.weight = p.own_rows,
                                .remainder = p.remainder,
-                               .gradient = p.update,
+                               .gradient = summed,
                                .m = p.m,
                                .v = p.v,
                                .stream = p.stream(),
-                               .first_row = p.storage.first_row};
-    if (p.weight.numel() > 0)
+                               .first_row = p.first_row()};
+    if (p.own_rows.numel() > 0)
       device.ops().adamw({&entry, 1}, {clip.data(), DType::F32, {2}}, {.learning_rate = 1e-3f, .seed = 3});
   };
   Rank whole(device, config, GetParam(), 0, 1);
@@ -161,7 +164,7 @@ TEST_P(SharedStorage, SharesOfRanksMakeUpTheWhole) {
       std::vector<float> joined;
       for (auto& part : parts) {
         const std::vector<float> values = ParameterSet::weight_values(device, part->set.all()[i]);
-        EXPECT_EQ(part->set.all()[i].storage.first_row % 2, 0);
+        EXPECT_EQ(part->set.all()[i].first_row() % 2, 0);
         joined.insert(joined.end(), values.begin(), values.end());
       }
       EXPECT_EQ(joined, before) << fresh.spec.name << " of " << ranks << " ranks";

@@ -16,12 +16,12 @@ void place(std::vector<T>& whole, int64_t size, int64_t begin, const std::vector
 // Adds what this rank has.
 void collect(TinyRun& run, RankOutcome& outcome) {
   for (const Parameter& p : run.model->parameters().all()) {
-    if (!p.storage.dense || p.weight.numel() == 0) continue;
-    const int64_t first = p.storage.is_shared() ? p.storage.first_row : 0;
+    if (!p.storage.has_dense_rows() || p.own_rows.numel() == 0) continue;
+    const int64_t first = p.first_row();
     place(outcome.weights[p.spec.name], p.spec.shape.numel(), first * p.width(),
           ParameterSet::weight_values(*run.device, p));
     for (const auto& [name, tensor] : p.state()) {
-      if (tensor.data == p.weight.data) continue;
+      if (tensor.data == p.own_rows.data) continue;
       std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
       run.device->copy_to_host(bytes.data(), tensor);
       const int64_t row = tensor.bytes() / p.shape()[0];

@@ -139,7 +139,7 @@ std::vector<StepResult> TinyRun::steps(int count) {
 std::vector<float> TinyRun::weights() {
   std::vector<float> all;
   for (const Parameter& parameter : model->parameters().all()) {
-    if (!parameter.storage.dense) continue;  // frozen
+    if (!parameter.storage.has_dense_rows()) continue;  // frozen
     const std::vector<float> values = ParameterSet::weight_values(*device, parameter);
     all.insert(all.end(), values.begin(), values.end());
   }

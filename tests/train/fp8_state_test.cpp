@@ -54,7 +54,7 @@ void carry_over(TinyRun& from, TinyRun& to) {
   std::vector<Parameter>& source = from.model->parameters().all();
   std::vector<Parameter>& target = to.model->parameters().all();
   for (size_t i = 0; i < source.size(); ++i) {
-    for (const auto part : {&Parameter::weight, &Parameter::remainder, &Parameter::m, &Parameter::v}) {
+    for (const auto part : {&Parameter::own_rows, &Parameter::remainder, &Parameter::m, &Parameter::v}) {
       const std::vector<std::byte> bytes = bytes_of(*from.device, source[i].*part);
       if (!bytes.empty()) to.device->copy_to_device(target[i].*part, bytes.data());
     }

@@ -73,14 +73,14 @@ std::vector<std::byte> state_of(TinyRun& run) {
 std::byte* foreign_element(TinyRun& run, const char* name, int rank) {
   Parameter& p = run.model->parameters()[name];
   const int64_t other = (rank + 1) % kRanks;
-  return static_cast<std::byte*>(p.whole.data) + (p.storage.is_cut() ? other * p.storage.part_rows : 0) *
-                                                     static_cast<int64_t>(size_of(p.whole.dtype));
+  return static_cast<std::byte*>(p.weight.data) + (p.storage.cut ? other * p.storage.cut.part_rows : 0) *
+                                                     static_cast<int64_t>(size_of(p.weight.dtype));
 }
 
 // Inf in the dtype that the parameter has.
 void make_infinite(TinyRun& run, const char* name, int rank) {
   const uint32_t infinity = 0x7F800000;
-  const bool wide = run.model->parameters()[name].whole.dtype == DType::F32;
+  const bool wide = run.model->parameters()[name].weight.dtype == DType::F32;
   std::memcpy(foreign_element(run, name, rank),
               reinterpret_cast<const std::byte*>(&infinity) + (wide ? 0 : 2), wide ? 4 : 2);
 }
