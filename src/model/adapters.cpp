@@ -99,9 +99,8 @@ struct Module {
 std::vector<Module> modules_of(const ModelConfig& config) {
   std::vector<Module> modules;
   for (const ParameterSpec& spec : parameter_table(config)) {
-    if (!spec.name.starts_with("layers.") || spec.shape.rank() != 2) continue;
-    const int64_t layer = std::stoll(spec.name.substr(std::string_view("layers.").size()));
-    for (const HfPart& part : spec.hf) modules.push_back({part.module(), layer});
+    if (spec.layer < 0 || spec.layer >= config.layers || spec.shape.rank() != 2) continue;
+    for (const HfPart& part : spec.hf) modules.push_back({part.module(), spec.layer});
   }
   return modules;
 }

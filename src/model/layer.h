@@ -1,7 +1,5 @@
 #pragma once
 
-#include <functional>
-
 #include "model/linear.h"
 
 namespace octet {
@@ -98,23 +96,6 @@ struct LinearEntry {
   bool bias;
   bool input_kept;           // by the policy: the FP8 copy of its input that backward reads
   bool dense_input = false;  // backward has the dense input anyway
-};
-
-// Called before and after the work of a group of parameters, to fetch weights from elsewhere and to send gradients.
-// Group 0 is the embedding, group l + 1 is layer l, and the last one is the final norm and the head. What they queue is
-// never part of a recording.
-struct LayerHooks {
-  std::function<void(int64_t group)> before_forward;
-  std::function<void(int64_t group)> before_backward;  // not for the first and the last group
-  std::function<void(int64_t group)> after_backward;
-};
-
-// What ranks do together when weights were written from outside.
-struct RankHooks {
-  std::function<void()> merge_slots;    // the ScaleSlots of all ranks become equal
-  std::function<void()> gather;         // every rank gets the rows of the others
-  std::function<void()> settle;         // what has been gathered is there, with all its FP8 copies
-  std::function<float(float)> largest;  // of a number over all ranks
 };
 
 }  // namespace octet

@@ -30,7 +30,7 @@ class TableBuilder {
                     {{hf_.positions + ".weight", 0, c_.max_positions}});
       table_.back().decay = false;
     }
-    for (int64_t l = 0; l < c_.layers; ++l) block(l);
+    for (layer_ = 0; layer_ < c_.layers; ++layer_) block(layer_);
     norm("final_norm", hf_.final_norm);
     if (!c_.tied_head) {
       summed_matrix("head.weight", c_.padded_vocab(), c_.width, c_.init_std,
@@ -40,6 +40,11 @@ class TableBuilder {
   }
 
  private:
+  void add(ParameterSpec spec) {
+    spec.layer = layer_;
+    table_.push_back(std::move(spec));
+  }
+
   void block(int64_t l) {
     const std::string ours = fmt::format("layers.{}.", l);
     const std::string theirs = fmt::format("{}.{}.", hf_.block, l);
@@ -85,7 +90,7 @@ class TableBuilder {
   }
 
   void matrix(std::string name, int64_t rows, int64_t cols, float std, std::vector<HfPart> hf) {
-    table_.push_back({std::move(name), {rows, cols}, Init::Normal, std, true, false, std::move(hf)});
+    add({std::move(name), {rows, cols}, Init::Normal, std, true, false, std::move(hf)});
   }
 
   void linear(const std::string& name, int64_t out, int64_t in, float std, bool bias,
@@ -94,7 +99,7 @@ class TableBuilder {
     for (HfPart& part : weights) part.name += ".weight";
     for (HfPart& part : biases) part.name += ".bias", part.transposed = false;
     matrix(name + ".weight", out, in, std, std::move(weights));
-    if (bias) table_.push_back({name + ".bias", {out}, Init::Zero, 0, false, false, std::move(biases)});
+    if (bias) add({name + ".bias", {out}, Init::Zero, 0, false, false, std::move(biases)});
     adapters(name, in, parts);
   }
 
@@ -119,32 +124,32 @@ class TableBuilder {
     }
     if (stacked.empty()) return;
     const float bound = 1.0f / std::sqrt(static_cast<float>(in));
-    table_.push_back({lora_a_name(name),
-                      {ranks, in},
-                      Init::Uniform,
-                      bound,
-                      true,
-                      false,
-                      std::move(stacked),
-                      ParameterSpec::Adapter::A});
-    for (ParameterSpec& lift : lifts) table_.push_back(std::move(lift));
+    add({lora_a_name(name),
+         {ranks, in},
+         Init::Uniform,
+         bound,
+         true,
+         false,
+         std::move(stacked),
+         ParameterSpec::Adapter::A});
+    for (ParameterSpec& lift : lifts) add(std::move(lift));
   }
 
   void norm(const std::string& name, const std::string& theirs) {
     gain(name, theirs, c_.width);
     if (c_.norm == NormKind::LayerNorm) {
-      table_.push_back(
-          {name + ".bias", {c_.width}, Init::Zero, 0, false, false, {{theirs + ".bias", 0, c_.width}}});
+      add({name + ".bias", {c_.width}, Init::Zero, 0, false, false, {{theirs + ".bias", 0, c_.width}}});
     }
   }
 
   void gain(const std::string& name, const std::string& theirs, int64_t width) {
-    table_.push_back({name + ".gain", {width}, Init::One, 0, false, false, {{theirs + ".weight", 0, width}}});
+    add({name + ".gain", {width}, Init::One, 0, false, false, {{theirs + ".weight", 0, width}}});
   }
 
   const ModelConfig& c_;
   const TensorNames& hf_;
   const AdapterPlan& adapters_;
+  int64_t layer_ = -1;  // of the rows that are added
   std::vector<ParameterSpec> table_;
 };
 
@@ -329,7 +334,8 @@ void ParameterSet::set_weight(Device& device, Parameter& p, const std::vector<fl
 void ParameterSet::set_rows(Device& device, Parameter& p, std::span<const float> values) {
   require(static_cast<bool>(p.own_rows), "[parameters] {} has no dense weight to write", p.spec.name);
   require(static_cast<int64_t>(values.size()) == p.own_rows.numel(),
-          "[parameters] {}: {} values for the {} of this rank", p.spec.name, values.size(), p.own_rows.numel());
+          "[parameters] {}: {} values for the {} of this rank", p.spec.name, values.size(),
+          p.own_rows.numel());
   if (values.empty()) return;  // a share without rows
   if (p.own_rows.dtype == DType::F32) {
     device.copy_to_device(p.own_rows, values.data());

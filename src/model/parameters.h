@@ -42,6 +42,7 @@ struct ParameterSpec {
   // A matrix of an adapter. Its weight is always exact, and its gradient fp32.
   enum class Adapter : uint8_t { No, A, B } adapter = Adapter::No;
   bool is_adapter() const { return adapter != Adapter::No; }
+  int64_t layer = -1;  // -1: embedding; the number of layers: final norm and head
 };
 
 // With `adapters`, their matrices follow the matrix that they belong to. The A matrices of a fused matrix are stacked
@@ -58,18 +59,19 @@ std::vector<ParameterSpec> adapters_of(std::vector<ParameterSpec> table);
 enum class Residency : uint8_t {
   Resident,   // on this rank, whole
   CodesOnly,  // likewise, but only as the FP8 codes of its Linear; frozen parameters only
-  Parts,      // ranks share it: each one updates its own rows, and receives those of the others after every update
-  PerLayer,   // likewise, but the whole weight is in memory only while its layer is computed
+  Parts,  // ranks share it: each one updates its own rows, and receives those of the others after every update
+  PerLayer,  // likewise, but the whole weight is in memory only while its layer is computed
 };
 
 // How a parameter is stored. Default: the whole tensor on the device, trainable.
 struct ParameterStorage {
   bool trainable = true;  // it has a gradient and moments; otherwise it is frozen
   Residency residency = Residency::Resident;
-  bool sends_codes = false;  // Parts, PerLayer: what ranks send each other are FP8 codes; there is no whole dense weight
+  bool sends_codes =
+      false;  // Parts, PerLayer: what ranks send each other are FP8 codes; there is no whole dense weight
   bool gradient_per_layer = false;  // the gradient, too, is in memory only while its layer is computed
   Place place = Place::Device;      // of weight, gradient and moments
-  RowParts cut;                     // with ranks, unless each of them has its own copy without adding anything up
+  RowParts cut;  // with ranks, unless each of them has its own copy without adding anything up
 
   // The state of its rows is on several ranks.
   bool is_shared() const { return residency == Residency::Parts || residency == Residency::PerLayer; }
@@ -102,11 +104,12 @@ struct NamedTensor {
 struct Parameter {
   ParameterSpec spec;
   ParameterStorage storage;
-  Tensor weight;     // (spec.shape) what ops read; absent if they read only FP8 codes
-  Tensor own_rows;   // (shape()) of the weight, which this rank updates: all of them unless ranks share the parameter
-  Tensor remainder;  // of own_rows in bf16: u16, u8 (rows, ceil(cols / 2)) or absent
-  Tensor gradient;   // (spec.shape) what backward writes
-  Tensor m, v;       // of own_rows
+  Tensor weight;  // (spec.shape) what ops read; absent if they read only FP8 codes
+  Tensor
+      own_rows;  // (shape()) of the weight, which this rank updates: all of them unless ranks share the parameter
+  Tensor remainder;                 // of own_rows in bf16: u16, u8 (rows, ceil(cols / 2)) or absent
+  Tensor gradient;                  // (spec.shape) what backward writes
+  Tensor m, v;                      // of own_rows
   Tensor m_scales, v_scales;        // when m and v are e4m3
   ParameterParts* parts = nullptr;  // of a parameter that is cut
 

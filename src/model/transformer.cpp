@@ -11,9 +11,8 @@ void Transformer::weights_changed() {
   if (sharding().shares_state()) {
     const bool delayed = scales_.config().recipe == Fp8Recipe::Delayed && !scales_.calibrating();
     quantize_parts(delayed ? ScaleFrom::Slot : ScaleFrom::Values);
-    require(static_cast<bool>(rank_hooks_.gather),
-            "[model] weights that ranks share were changed without ranks");
-    rank_hooks_.gather();
+    require(mover_ != nullptr, "[model] weights that ranks share were changed without ranks");
+    mover_->publish();
     // RankSync quantises weights that arrive from other ranks. A frozen head does not: it is whole on every rank.
     for (Linear* linear : linears_) {
       if (!linear->weight().storage.is_shared()) linear->quantize_weight(ops());
@@ -31,7 +30,7 @@ void Transformer::quantize_parts(ScaleFrom scale) {
     agreed &= scale == ScaleFrom::Slot || linear->weight_fp8()->rule().granularity != Granularity::Tensor;
   }
   if (agreed) return;
-  rank_hooks_.merge_slots();
+  mover_->merge_slots();
   for (Linear* linear : linears_) {
     if (linear->sends_codes() && linear->trains() && linear->weight().rows() > 0)
       linear->quantize_part(ops(), ScaleFrom::Slot);
@@ -57,9 +56,10 @@ void Transformer::initialise(uint64_t seed, bool base) {
 
 void Transformer::fill_weight(Linear& linear, const Linear::StageRows& stage) {
   ops().set_workspace(workspace_);
-  const bool shared = linear.sends_codes() && sharding().ranks > 1;
-  linear.fill_weight(device_, staging_, numerics_.dense(), stage,
-                     shared ? rank_hooks_.largest : Linear::LargestOverRanks{});
+  Linear::LargestOverRanks largest;
+  if (linear.sends_codes() && sharding().ranks > 1 && mover_)
+    largest = [this](float value) { return mover_->largest(value); };
+  linear.fill_weight(device_, staging_, numerics_.dense(), stage, largest);
 }
 
 void Transformer::load(const HostBatch& batch, std::optional<float> gradient_scale, uint64_t dropout_seed) {
@@ -131,23 +131,24 @@ void Transformer::block_forward(size_t index, const LayerPass& pass) {
 // Embedding, all blocks and the final norm.
 void Transformer::forward_body(const LayerPass& pass) {
   device_.begin_phase(Phase::Forward);
-  call(hooks_.before_forward, 0);
+  acquire(0, Sweep::Forward);
   segment("embedding", [&] {
     ops().embedding_forward(blocks_.front().attention_acts.residual, tokens_, positions_, wte_->weight,
                             wpe_ ? wpe_->weight : Tensor{});
   });
   for (size_t l = 0; l < blocks_.size(); ++l) {
-    call(hooks_.before_forward, l + 1);
+    acquire(l + 1, Sweep::Forward);
     segment(fmt::format("forward {}", l), [&] { block_forward(l, pass); });
+    release(l + 1, Sweep::Forward);
   }
-  call(hooks_.before_forward, last_group());
+  acquire(last_group(), Sweep::Forward);
   segment("final norm", [&] {
     final_norm_.forward(pass, {.dense = final_normed_}, final_residual_, final_mean_, final_inv_,
                         blocks_.back().mlp_acts.residual, shared_.delta);
   });
 }
 
-// Work between two hooks. It is recorded on its own if hooks are called, because collectives must not be recorded.
+// Work between two calls of the mover. It is recorded on its own, because what the mover queues must not be recorded.
 void Transformer::segment(std::string_view name, const std::function<void()>& work) {
   if (segments_.empty()) return work();
   device_.repeat(fmt::format("{} {}", segments_, name), work);
@@ -172,11 +173,11 @@ void Transformer::backward_body(bool first) {
     final_norm_.backward(pass, gradients.residual_for(&blocks_.back().mlp.down), dfinal_normed_,
                          final_residual_, final_mean_, final_inv_);
   });
-  call(hooks_.after_backward, last_group());
+  release(last_group(), Sweep::Backward);
   for (size_t l = blocks_.size(); l-- > 0;) {
-    call(hooks_.before_backward, l + 1);
+    acquire(l + 1, Sweep::Backward);
     segment(fmt::format("backward {}", l), [&] { block_backward(l, pass, first); });
-    call(hooks_.after_backward, l + 1);
+    release(l + 1, Sweep::Backward);
   }
   const Tensor dwpe = wpe_ ? wpe_->gradient : Tensor{};
   if (wte_->gradient || dwpe) {
@@ -184,7 +185,7 @@ void Transformer::backward_body(bool first) {
       ops().embedding_backward(wte_->gradient, dwpe, gradients.dresidual, tokens_, positions_);
     });
   }
-  call(hooks_.after_backward, 0);
+  release(0, Sweep::Backward);
 }
 
 void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats) {
@@ -212,7 +213,7 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
     const std::string common = common_signature(first, fp8_stats);
     const std::string body = fmt::format("{} body {} {}", common, documents_.count, documents_.max_length);
     const auto body_part = [&](const char* name, const std::function<void()>& work) {
-      if (!has_hooks_) return device_.repeat(fmt::format("{} {}", body, name), work);
+      if (!mover_) return device_.repeat(fmt::format("{} {}", body, name), work);
       segments_ = body;
       work();
       segments_.clear();
@@ -231,16 +232,26 @@ std::string Transformer::common_signature(bool first, bool fp8_stats) const {
   return fmt::format("{} {} {} {}", number_, first, fp8_stats, scales_.calibrating());
 }
 
-void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
+void Transformer::begin_evaluation() {
   // First: making FP8 copies of new weights changes slots, and evaluation must not.
-  if (rank_hooks_.settle) rank_hooks_.settle();
+  if (mover_) mover_->settle();
   scales_.push_slots(device_);
   scales_.begin_pass(false);
   shared_.adapter.dropout.active = false;
-  forward_body(pass(fp8));
-  head_loss(false, penalty, false, fp8);
+}
+
+void Transformer::end_evaluation() {
+  release(last_group(), Sweep::Forward);
+  release(0, Sweep::Forward);
   device_.begin_phase(Phase::Outside);
   scales_.pop_slots(device_);
+}
+
+void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
+  begin_evaluation();
+  forward_body(pass(fp8));
+  head_loss(false, penalty, false, fp8);
+  end_evaluation();
 }
 
 std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay, float loraplus_ratio) {

@@ -8,6 +8,7 @@
 
 #include "model/block.h"
 #include "model/exchange_plan.h"
+#include "model/weight_mover.h"
 
 namespace octet {
 
@@ -49,7 +50,7 @@ struct Finetuning {
   Sharding sharding = {};
 };
 
-// Parameters whose weights and gradients travel between ranks together, and the Linears that read them. See LayerHooks.
+// Parameters whose weights and gradients travel between ranks together, and the Linears that read them. See WeightMover.
 struct ParameterGroup {
   std::string name;  // "embedding", "layers.3", "head"
   std::vector<Parameter*> parameters;
@@ -132,14 +133,10 @@ class Transformer {
   // The optimizer cannot write codes of this rank's rows, because the ranks must agree on their scales first.
   bool parts_need_scales() const;
 
-  // Called around each group from now on. With RunShape::graphs, a micro-step is then recorded in pieces, and hooks are
-  // called between them.
-  void set_hooks(LayerHooks hooks) {
-    hooks_ = std::move(hooks);
-    has_hooks_ = true;
-  }
-  const LayerHooks& hooks() const { return hooks_; }
-  void set_rank_hooks(RankHooks hooks) { rank_hooks_ = std::move(hooks); }
+  // Called from now on, and null for none. With RunShape::graphs, a micro-step is then recorded in pieces, and the mover
+  // is called between them.
+  void set_mover(WeightMover* mover) { mover_ = mover; }
+  WeightMover* mover() const { return mover_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   const RankBuffers& rank_buffers() const { return ranks_; }
   int64_t exchange_capacity() const { return exchange_capacity_; }  // of exchange_rounds
@@ -238,9 +235,15 @@ class Transformer {
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
   Linear* linear_below(size_t index) { return index == 0 ? nullptr : &blocks_[index - 1].mlp.down; }
   void segment(std::string_view name, const std::function<void()>& work);
-  void call(const std::function<void(int64_t)>& hook, size_t group) const {
-    if (hook) hook(static_cast<int64_t>(group));
+  void acquire(size_t group, Sweep sweep) const {
+    if (mover_) mover_->acquire(static_cast<int64_t>(group), sweep);
   }
+  void release(size_t group, Sweep sweep) const {
+    if (mover_) mover_->release(static_cast<int64_t>(group), sweep);
+  }
+  // Around a pass that must not change the training state.
+  void begin_evaluation();
+  void end_evaluation();
   size_t last_group() const { return blocks_.size() + 1; }
   // With what a part adds: differs between micro-steps in which any argument of any op of the part differs. The head does
   // not read the documents, and the other parts do not read the number of its rows, so that few recordings are made.
@@ -270,9 +273,7 @@ class Transformer {
   Linear head_;
   std::vector<Linear*> linears_;
   SharedBuffers shared_;
-  LayerHooks hooks_;
-  RankHooks rank_hooks_;
-  bool has_hooks_ = false;
+  WeightMover* mover_ = nullptr;
   std::string segments_;  // the signature of the micro-step that is recorded in pieces; else empty
   std::vector<ParameterGroup> groups_;
   RankBuffers ranks_;

@@ -187,10 +187,7 @@ LossSums Transformer::sums() const {
 }
 
 std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens) {
-  if (rank_hooks_.settle) rank_hooks_.settle();
-  scales_.push_slots(device_);
-  scales_.begin_pass(false);
-  shared_.adapter.dropout.active = false;
+  begin_evaluation();
   forward_body(pass(false));
   std::vector<std::vector<float>> result;
   for (const int64_t token : tokens) {
@@ -211,8 +208,7 @@ std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t
     values.resize(static_cast<size_t>(config_.vocab));
     result.push_back(std::move(values));
   }
-  device_.begin_phase(Phase::Outside);
-  scales_.pop_slots(device_);
+  end_evaluation();
   return result;
 }
 

@@ -85,10 +85,11 @@ StoragePolicy storage_policy(const Finetuning& finetuning, const Numerics& numer
   // The two copies of MXFP8 have different codes, so the dense weight travels, which is as large as both.
   const Granularity granularity = quantize_rule(numerics.fp8, Role::Weight).granularity;
   const bool codes_travel = granularity != Granularity::Row32;
+  const int64_t layers = sites.front().layers;
   const int64_t code_rows = granularity == Granularity::Block128 ? 128 : 2;
   return [=, fp8_alone = std::move(fp8_alone)](const ParameterSpec& spec) {
     const bool frozen = adapters && !spec.is_adapter(), matrix = spec.shape.rank() == 2;
-    const bool in_layer = matrix && !spec.is_adapter() && spec.name.starts_with("layers.");
+    const bool in_layer = matrix && !spec.is_adapter() && spec.layer >= 0 && spec.layer < layers;
     const bool fp8 = fp8_alone.contains(spec.name);
     const bool per_layer = sharding.shares_weights() && in_layer;
     ParameterStorage storage;
@@ -166,8 +167,8 @@ void Transformer::plan_parameters() {
   // Only products can read FP8 copies.
   for (const Parameter& p : parameters_.all()) {
     const bool of_linear = p.spec.shape.rank() == 2 && &p != wte_ && &p != wpe_;
-    require(p.storage.has_dense_rows() || of_linear, "[model] {} needs a dense weight: ops other than products read it",
-            p.spec.name);
+    require(p.storage.has_dense_rows() || of_linear,
+            "[model] {} needs a dense weight: ops other than products read it", p.spec.name);
   }
   blocks_.resize(static_cast<size_t>(config_.layers));
   const auto place = [&](Linear& linear, Parameter& weight, Parameter* bias, bool dense_input) {

@@ -11,13 +11,11 @@ void Transformer::make_groups() {
   groups_.front().name = "embedding";
   groups_.back().name = "head";
   for (size_t l = 0; l < blocks_.size(); ++l) groups_[l + 1].name = fmt::format("layers.{}", l);
-  const auto group_of = [&](std::string_view name) -> ParameterGroup& {
-    if (name.starts_with("embedding.")) return groups_.front();
-    if (!name.starts_with("layers.")) return groups_.back();
-    return groups_[static_cast<size_t>(std::stoll(std::string(name.substr(7)))) + 1];
+  const auto group_of = [&](const Parameter& p) -> ParameterGroup& {
+    return groups_[static_cast<size_t>(p.spec.layer + 1)];
   };
-  for (Parameter& p : parameters_.all()) group_of(p.spec.name).parameters.push_back(&p);
-  for (Linear* linear : linears_) group_of(linear->weight().spec.name).linears.push_back(linear);
+  for (Parameter& p : parameters_.all()) group_of(p).parameters.push_back(&p);
+  for (Linear* linear : linears_) group_of(linear->weight()).linears.push_back(linear);
 }
 
 // Two layers' weights and gradients, one of which is computed with while the other one travels.
@@ -58,7 +56,8 @@ void Transformer::plan_rings() {
       if (!p->storage.gradient_per_layer) continue;
       const Tensor& ring = ranks_.gradient_ring[g % 2];
       const DType dtype = p->parts->gradient_parts.dtype;
-      planner_.alias(p->parts->gradient_parts, ring, dtype, p->shape_of_rows(p->storage.cut.all_rows()), offset);
+      planner_.alias(p->parts->gradient_parts, ring, dtype, p->shape_of_rows(p->storage.cut.all_rows()),
+                     offset);
       planner_.alias(p->gradient, ring, dtype, p->spec.shape, offset);
       offset += gradient_bytes(*p);
     }

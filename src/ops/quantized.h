@@ -126,8 +126,8 @@ class Quantized {
   // Where counts are added; null: nowhere.
   QuantStats* stats() const { return pass->statistics ? stats_memory : nullptr; }
 
-  QuantizedMatrix rowwise;  // X   (rows, cols)
-  QuantizedMatrix colwise;  // X^T (cols, rows)
+  QuantizedMatrix rowwise;             // X   (rows, cols)
+  QuantizedMatrix colwise;             // X^T (cols, rows)
   ScaleSlot* slot = nullptr;           // always present
   QuantStats* stats_memory = nullptr;  // optional
   const QuantizePass* pass = &kScaleByRule;

@@ -36,7 +36,7 @@ struct RankSync::Group {
   // Gradients that travel after every micro-batch, and all of them.
   std::vector<ExchangeRound> rounds_per_layer, rounds;
   std::unique_ptr<Event> gathered;
-  bool fresh = false;  // gathered, but not used yet
+  bool fresh = false;                   // gathered, but not used yet
   ScaleFrom scale = ScaleFrom::Values;  // how the optimizer would have quantised what was gathered
 };
 
@@ -64,12 +64,11 @@ RankSync::RankSync(Transformer& model, Device& device, Ranks& ranks)
   }
   make_communicators();
   make_groups();
-  install_hooks();
+  model_.set_mover(this);
 }
 
 RankSync::~RankSync() {
-  model_.set_hooks({});
-  model_.set_rank_hooks({});
+  model_.set_mover(nullptr);
 }
 
 void RankSync::make_communicators() {
@@ -132,23 +131,6 @@ void RankSync::make_groups() {
   }
 }
 
-void RankSync::install_hooks() {
-  model_.set_hooks({.before_forward = [this](int64_t g) { before_forward(static_cast<size_t>(g)); },
-                    .before_backward = [this](int64_t g) { before_backward(static_cast<size_t>(g)); },
-                    .after_backward = [this](int64_t g) { after_backward(static_cast<size_t>(g)); }});
-  model_.set_rank_hooks({.merge_slots = [this] { merge_slots(); },
-                         .gather = [this] { gather_all(); },
-                         .settle = [this] { settle(); },
-                         .largest =
-                             [this](float value) {
-                               float largest = value;
-                               for (const std::string& text :
-                                    ranks_.host().all_gather("largest", fmt::format("{:a}", value)))
-                                 largest = std::max(largest, std::strtof(text.c_str(), nullptr));
-                               return largest;
-                             }});
-}
-
 // The rows of the summed gradient that belong to this rank, without padding.
 Tensor RankSync::part_update(const Parameter& p) const {
   if (!p.parts || !p.parts->sum_part) return p.gradient;  // a single rank
@@ -205,16 +187,13 @@ void RankSync::use(size_t index) {
   }
 }
 
-void RankSync::before_forward(size_t group) {
-  use(group);
-  fetch(group + 1);
-}
-
-void RankSync::before_backward(size_t group) {
-  use(group);
-  if (group > 0) fetch(group - 1);
+void RankSync::acquire(int64_t group, Sweep sweep) {
+  const auto index = static_cast<size_t>(group);
+  use(index);
+  if (sweep == Sweep::Forward) return fetch(index + 1);
+  if (index > 0) fetch(index - 1);
   // In the ring, gradients of this layer overwrite those of the layer two before it.
-  if (!groups_[group].rounds_per_layer.empty()) device_.wait(device_.queue(), *ring_free_[group % 2]);
+  if (!groups_[index].rounds_per_layer.empty()) device_.wait(device_.queue(), *ring_free_[index % 2]);
 }
 
 // Queued after the optimizer has written this rank's part.
@@ -238,10 +217,11 @@ void RankSync::gather_kept(size_t index, bool frozen) {
   }
   device_.record(*group.gathered, *gather_queue_);
   group.fresh = true;
-  group.scale = std::ranges::any_of(group.linears, &Linear::keeps_scale) ? ScaleFrom::Slot : ScaleFrom::Values;
+  group.scale =
+      std::ranges::any_of(group.linears, &Linear::keeps_scale) ? ScaleFrom::Slot : ScaleFrom::Values;
 }
 
-void RankSync::gather_all() {
+void RankSync::publish() {
   resident_[0] = resident_[1] = -1;
   for (size_t g = 0; g < groups_.size(); ++g) gather_kept(g, true);
 }
@@ -260,73 +240,85 @@ void RankSync::begin_micro_batch(bool first, bool last) {
   last_ = last;
 }
 
-void RankSync::after_backward(size_t index) {
+// Weights need nothing: the ring holds two layers, and fetch() waits for the computation.
+void RankSync::release(int64_t number, Sweep sweep) {
+  if (sweep == Sweep::Forward) return;
+  const auto index = static_cast<size_t>(number);
   Group& group = groups_[index];
   const std::vector<ExchangeRound>& rounds = last_ ? group.rounds : group.rounds_per_layer;
   if (rounds.empty()) return;
   device_.record(*computed_, device_.queue());
   device_.wait(*reduce_queue_, *computed_);
-  for (const ExchangeRound& round : rounds) reduce_round(round, group.name);
+  for (const ExchangeRound& round : rounds) {
+    if (sharding_.ranks == 1) {
+      sum_alone(round);
+      continue;
+    }
+    exchange_in_group(round, group.name);
+    if (sharding_.groups() > 1) exchange_between_groups(round, group.name);
+    gather_sums(round, group.name);
+  }
   device_.record(*ring_free_[index % 2], *reduce_queue_);
 }
 
-void RankSync::reduce_round(const ExchangeRound& round, const std::string& name) {
+// What is sent of a piece, as the first of the bytes of each part: the gradient itself, or a copy in the dtype of the
+// wire.
+RankSync::Source RankSync::source_of(const ExchangePiece& piece) {
+  const Parameter& p = *piece.parameter;
+  const Tensor& gradient = p.parts->gradient_parts;
+  const DType wire = sharding_.wire;
+  const int64_t n = piece.elements(), all = p.storage.cut.part_rows * p.width();
+  const auto size = static_cast<int64_t>(size_of(gradient.dtype)),
+             wire_size = static_cast<int64_t>(size_of(wire));
+  std::byte* begin = static_cast<std::byte*>(gradient.data) + piece.begin * p.width() * size;
+  if (gradient.dtype == wire) return {begin, all * size};
+  const Tensor copy = elements_at(model_.rank_buffers().sent, piece.sent, wire, {sharding_.ranks * n});
+  if (n == all) {
+    reduce_ops_->convert(copy, {gradient.data, gradient.dtype, {sharding_.ranks * n}});
+  } else {
+    for (int64_t part = 0; part < sharding_.ranks; ++part) {
+      reduce_ops_->convert(elements_at(copy, part * n * wire_size, wire, {n}),
+                           {begin + part * all * size, gradient.dtype, {n}});
+    }
+  }
+  return {static_cast<const std::byte*>(copy.data), n * wire_size};
+}
+
+// Adds what came from several ranks to this rank's part of the summed gradient. A gradient that stays over micro-batches
+// travels once; one in the ring is added to what came before.
+void RankSync::add_to_sum(const ExchangePiece& piece, const Tensor& received) {
+  const Parameter& p = *piece.parameter;
+  const Tensor sum =
+      elements_at(p.parts->sum_part, piece.begin * p.width() * 4, DType::F32, {piece.elements()});
+  reduce_ops_->sum_parts(sum, received, p.storage.gradient_per_layer && !first_);
+}
+
+// A single rank: nothing travels.
+void RankSync::sum_alone(const ExchangeRound& round) {
+  for (const ExchangePiece& piece : round.pieces) {
+    const ParameterParts& parts = *piece.parameter->parts;
+    if (!parts.sum_part) continue;  // the optimizer reads the gradient itself
+    const DType dtype = parts.gradient_parts.dtype;
+    const int64_t offset = piece.begin * piece.parameter->width() * static_cast<int64_t>(size_of(dtype));
+    add_to_sum(piece, elements_at(parts.gradient_parts, offset, dtype, {1, piece.elements()}));
+  }
+}
+
+// Ranks of a group exchange their gradients. Without groups the sums are complete then; with groups they are brought into
+// the form in which they travel on.
+void RankSync::exchange_in_group(const ExchangeRound& round, const std::string& name) {
   const RankBuffers& buffers = model_.rank_buffers();
   const DType wire = sharding_.wire;
   const auto wire_size = static_cast<int64_t>(size_of(wire));
   const int64_t groups = sharding_.groups(), size = sharding_.group;
-  // What is sent, as the first of the bytes of each part: the gradient itself or a copy in the dtype of the wire.
-  struct Source {
-    const std::byte* data;
-    int64_t part_bytes;  // from one part to the next
-  };
-  const auto source = [&](const ExchangePiece& piece) -> Source {
-    const Parameter& p = *piece.parameter;
-    const int64_t n = piece.elements(), all = p.storage.cut.part_rows * p.width();
-    const auto gradient_size = static_cast<int64_t>(size_of(p.parts->gradient_parts.dtype));
-    const auto* gradient =
-        static_cast<std::byte*>(p.parts->gradient_parts.data) + piece.begin * p.width() * gradient_size;
-    if (p.parts->gradient_parts.dtype == wire) return {gradient, all * gradient_size};
-    const Tensor copy = elements_at(buffers.sent, piece.sent, wire, {sharding_.ranks * n});
-    if (n == all) {
-      reduce_ops_->convert(copy, {p.parts->gradient_parts.data, p.parts->gradient_parts.dtype, {sharding_.ranks * n}});
-    } else {
-      for (int64_t part = 0; part < sharding_.ranks; ++part) {
-        auto* from = const_cast<std::byte*>(gradient) + part * all * gradient_size;
-        reduce_ops_->convert(elements_at(copy, part * n * wire_size, wire, {n}),
-                             {from, p.parts->gradient_parts.dtype, {n}});
-      }
-    }
-    return {static_cast<const std::byte*>(copy.data), n * wire_size};
-  };
-  const auto reduced = [&](const ExchangePiece& piece) {
-    return elements_at(piece.parameter->parts->sum_part, piece.begin * piece.parameter->width() * 4, DType::F32,
-                       {piece.elements()});
-  };
-  // A gradient that stays over micro-batches travels once; one in the ring is added to what came before.
-  const auto accumulates = [&](const ExchangePiece& piece) {
-    return piece.parameter->storage.gradient_per_layer && !first_;
-  };
-  if (sharding_.ranks == 1) {  // nothing travels
-    for (const ExchangePiece& piece : round.pieces) {
-      if (!piece.parameter->parts->sum_part) continue;  // the optimizer reads the gradient itself
-      const Tensor& gradient = piece.parameter->parts->gradient_parts;
-      const int64_t offset =
-          piece.begin * piece.parameter->width() * static_cast<int64_t>(size_of(gradient.dtype));
-      reduce_ops_->sum_parts(reduced(piece),
-                             elements_at(gradient, offset, gradient.dtype, {1, piece.elements()}),
-                             accumulates(piece));
-    }
-    return;
-  }
   // Part g of every group of parts belongs to group g of ranks.
   std::vector<ExchangeItem> items;
   for (const ExchangePiece& piece : round.pieces) {
-    const Source from = source(piece);
+    const Source from = source_of(piece);
+    const int64_t n = piece.elements();
     for (int64_t g = 0; g < groups; ++g) {
-      const int64_t bytes = piece.elements() * wire_size;
-      items.push_back({.received = elements_at(buffers.received, piece.received + g * size * bytes, wire,
-                                               {size, piece.elements()}),
+      items.push_back({.received = elements_at(buffers.received, piece.received + g * size * n * wire_size,
+                                               wire, {size, n}),
                        .sent = from.data + g * from.part_bytes,
                        .stride = groups * from.part_bytes});
     }
@@ -336,29 +328,35 @@ void RankSync::reduce_round(const ExchangeRound& round, const std::string& name)
   for (const ExchangePiece& piece : round.pieces) {
     const int64_t n = piece.elements();
     for (int64_t g = 0; g < groups; ++g) {
-      const Tensor parts = items[next++].received;
+      const Tensor received = items[next++].received;
       if (groups == 1) {
-        reduce_ops_->sum_parts(reduced(piece), parts, accumulates(piece));
+        add_to_sum(piece, received);
         continue;
       }
       const Tensor sum = elements_at(buffers.partial, piece.sums + g * n * 4, DType::F32, {n});
-      reduce_ops_->sum_parts(sum, parts, false);
+      reduce_ops_->sum_parts(sum, received, false);
       reduce_ops_->convert(elements_at(buffers.partial, piece.sums_sent + g * n * wire_size, wire, {n}), sum);
     }
   }
-  if (groups > 1) {
-    items.clear();
-    for (const ExchangePiece& piece : round.pieces) {
-      const int64_t n = piece.elements();
-      items.push_back({.received = elements_at(buffers.partial, piece.sums_received, wire, {groups, n}),
-                       .sent = static_cast<const std::byte*>(buffers.partial.data) + piece.sums_sent,
-                       .stride = n * wire_size});
-    }
-    exchange(*reduce_across_, items, "gradients between nodes of " + name);
-    for (size_t i = 0; i < items.size(); ++i)
-      reduce_ops_->sum_parts(reduced(round.pieces[i]), items[i].received, accumulates(round.pieces[i]));
+}
+
+// The same places of all groups exchange the sums of their groups.
+void RankSync::exchange_between_groups(const ExchangeRound& round, const std::string& name) {
+  const Tensor& partial = model_.rank_buffers().partial;
+  std::vector<ExchangeItem> items;
+  for (const ExchangePiece& piece : round.pieces) {
+    const int64_t n = piece.elements();
+    items.push_back(
+        {.received = elements_at(partial, piece.sums_received, sharding_.wire, {sharding_.groups(), n}),
+         .sent = static_cast<const std::byte*>(partial.data) + piece.sums_sent,
+         .stride = n * static_cast<int64_t>(size_of(sharding_.wire))});
   }
-  // Every rank updates all weights: it needs all parts.
+  exchange(*reduce_across_, items, "gradients between nodes of " + name);
+  for (size_t i = 0; i < items.size(); ++i) add_to_sum(round.pieces[i], items[i].received);
+}
+
+// Where every rank updates all weights, it needs the sums of all parts.
+void RankSync::gather_sums(const ExchangeRound& round, const std::string& name) {
   std::vector<GatherItem> sums;
   for (const ExchangePiece& piece : round.pieces) {
     const Parameter& p = *piece.parameter;
@@ -400,6 +398,12 @@ void RankSync::finish_gradients(Tensor norm, float max_norm) {
   all_gather(*world_, device_.queue(), {&records, 1}, "norms and losses");
   device_.ops().combine_norms(norm, buffers.records, max_norm);
   merge_slots();
+}
+
+float RankSync::largest(float value) {
+  for (const std::string& text : ranks_.host().all_gather("largest", fmt::format("{:a}", value)))
+    value = std::max(value, std::strtof(text.c_str(), nullptr));
+  return value;
 }
 
 void RankSync::merge_slots() {
@@ -450,8 +454,7 @@ uint64_t RankSync::weights_hash() {
       seed += uint64_t{1} << 40;
     }
     for (Linear* linear : group.linears) {
-      if (!linear->weight_fp8() || linear->weight().storage.residency == Residency::PerLayer)
-        continue;
+      if (!linear->weight_fp8() || linear->weight().storage.residency == Residency::PerLayer) continue;
       if (linear->weight_fp8()->rowwise)
         device_.ops().add_hash(hash_, linear->weight_fp8()->rowwise.codes, seed);
       seed += uint64_t{1} << 40;

@@ -30,31 +30,34 @@ struct RankRecord {
 //
 // Queues: computation; `gather`, for weights; `reduce`, for gradients and their sums. Small collectives are queued with
 // the computation.
-class RankSync {
+class RankSync final : public WeightMover {
  public:
-  // After Transformer::allocate(). Sets the model's hooks, which it must outlive.
+  // After Transformer::allocate(). Becomes the model's mover; the model must outlive it.
   RankSync(Transformer& model, Device& device, Ranks& ranks);
-  ~RankSync();
-  RankSync(const RankSync&) = delete;  // the hooks point at it
+  ~RankSync() override;
+  RankSync(const RankSync&) = delete;  // the model points at it
 
   // ---- one step, in this order ----
   // The model's gradient_scale() becomes 1 / (targets of all ranks).
   void begin_step(const StepNote& note);
   // Before forward_backward of each micro-batch.
-  void begin_micro_batch(bool first, bool last);
+  void begin_micro_batch(bool first, bool last) override;
+  void acquire(int64_t group, Sweep sweep) override;
+  void release(int64_t group, Sweep sweep) override;
   // After the last micro-batch: norm (2) as grad_norm has it, over all ranks; NaN on all of them if one rank's loss is
   // not finite. The slots of the scales become equal.
   void finish_gradients(Tensor norm, float max_norm);
   // AdamW of this rank's parts, and the gathering of the result.
-  void update(Tensor norm, const AdamWOptions& options, float weight_decay, float loraplus_ratio);
+  void update(Tensor norm, const AdamWOptions& options, float weight_decay, float loraplus_ratio) override;
   // What all ranks said in this step; waits for the device.
   std::vector<RankRecord> records();
 
   // ---- between steps ----
-  // Operations queued from now on see all weights that are kept whole.
-  void settle();
-  // The slots of all ranks become equal: amax is the largest. Does nothing without FP8.
-  void merge_slots();
+  void publish() override;
+  void settle() override;
+  // amax becomes the largest of all ranks. Does nothing without FP8.
+  void merge_slots() override;
+  float largest(float value) override;
   // A hash of all weights that every rank has whole; waits for the device.
   uint64_t weights_hash();
   // (parts * part_rows, ...) = the parts of all ranks, queued with the computation. For checkpoints.
@@ -73,13 +76,18 @@ class RankSync {
                   std::string_view what);
   void exchange(Communicator& group, std::span<const ExchangeItem> items, std::string_view what);
   void make_groups();
-  void install_hooks();
-  void before_forward(size_t group);
-  void before_backward(size_t group);
-  void after_backward(size_t group);
-  void reduce_round(const ExchangeRound& round, const std::string& name);
+  // A round of gradients, in this order.
+  struct Source {
+    const std::byte* data;
+    int64_t part_bytes;  // from one part to the next
+  };
+  Source source_of(const ExchangePiece& piece);
+  void add_to_sum(const ExchangePiece& piece, const Tensor& received);
+  void sum_alone(const ExchangeRound& round);
+  void exchange_in_group(const ExchangeRound& round, const std::string& name);
+  void exchange_between_groups(const ExchangeRound& round, const std::string& name);
+  void gather_sums(const ExchangeRound& round, const std::string& name);
   void gather_kept(size_t group, bool frozen);
-  void gather_all();
   void fetch(size_t group);
   void use(size_t group);
   bool is_fetched(size_t group) const;

@@ -54,6 +54,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
     ranks_->begin_step(note);
     gradient_scale.reset();  // it is on the device
   }
+  WeightMover* const mover = model_.mover();
   const auto ranks = static_cast<uint64_t>(model_.sharding().ranks),
              rank = static_cast<uint64_t>(model_.sharding().rank);
 
@@ -62,7 +63,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     // Another seed for every micro-batch of every rank, the same in a resumed run.
     const uint64_t dropout_seed = Philox(optimizer_.seed, static_cast<uint64_t>(step)).bits(i * ranks + rank);
-    if (ranks_) ranks_->begin_micro_batch(i == 0, i + 1 == micro_batches_.size());
+    if (mover) mover->begin_micro_batch(i == 0, i + 1 == micro_batches_.size());
     model_.load(host_view(micro_batches_[i]), gradient_scale, dropout_seed);
     model_.forward_backward(penalty_, i == 0, fp8_stats);
   }
@@ -86,8 +87,8 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
                              .epsilon = optimizer_.epsilon,
                              .step = step + 1,
                              .seed = optimizer_.seed};
-  if (ranks_) {
-    ranks_->update(norm_, options, optimizer_.weight_decay, optimizer_.loraplus_ratio);
+  if (mover) {
+    mover->update(norm_, options, optimizer_.weight_decay, optimizer_.loraplus_ratio);
   } else {
     device_.ops().adamw(parameters_, norm_, options);
   }

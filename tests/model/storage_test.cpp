@@ -1,5 +1,5 @@
 // How parameters are stored: frozen ones, those that live on FP8 copies alone, shares of ranks, host memory; and the
-// hooks around layers.
+// calls of the mover around layers.
 
 #include <gtest/gtest.h>
 
@@ -238,17 +238,40 @@ TEST(Storage, HostMemoryIsPlannedApart) {
   EXPECT_EQ(split.gradient("embedding.tokens"), device_only.gradient("embedding.tokens"));
 }
 
-TEST(LayerHooks, StandBeforeForwardAndAroundBackward) {
-  StoredRun run({}, Precision::Bf16, Checkpointing::Block);
+// Writes down what it is asked for.
+class NotingMover : public WeightMover {
+ public:
   std::vector<std::string> calls;
-  const auto note = [&calls](const char* what) {
-    return [&calls, what](int64_t group) { calls.push_back(what + std::to_string(group)); };
-  };
-  run.model.set_hooks({note("up "), note("down "), note("done ")});
+  void begin_micro_batch(bool, bool) override {}
+  void acquire(int64_t group, Sweep sweep) override { note("+", group, sweep); }
+  void release(int64_t group, Sweep sweep) override { note("-", group, sweep); }
+  void update(Tensor, const AdamWOptions&, float, float) override {}
+  void publish() override { calls.emplace_back("publish"); }
+  void settle() override { calls.emplace_back("settle"); }
+
+ private:
+  void note(const char* what, int64_t group, Sweep sweep) {
+    calls.push_back(fmt::format("{}{} {}", what, group, sweep == Sweep::Forward ? "up" : "down"));
+  }
+};
+
+TEST(Mover, AcquiresAndReleasesEveryGroup) {
+  StoredRun run({}, Precision::Bf16, Checkpointing::Block);
+  NotingMover mover;
+  run.model.set_mover(&mover);
   run.step();
-  const std::vector<std::string> expected = {"up 0",   "up 1",   "up 2",   "up 3",   "done 3",
-                                             "down 2", "done 2", "down 1", "done 1", "done 0"};
-  EXPECT_EQ(calls, expected);
+  const std::vector<std::string> forward = {"+0 up", "+1 up", "-1 up", "+2 up", "-2 up", "+3 up"};
+  std::vector<std::string> expected = forward;
+  for (const char* call : {"-3 down", "+2 down", "-2 down", "+1 down", "-1 down", "-0 down"})
+    expected.emplace_back(call);
+  EXPECT_EQ(mover.calls, expected);
+
+  mover.calls.clear();
+  run.model.forward_loss({}, true);
+  expected = forward;
+  expected.insert(expected.begin(), "settle");
+  for (const char* call : {"-3 up", "-0 up"}) expected.emplace_back(call);
+  EXPECT_EQ(mover.calls, expected);
 }
 
 // Rounded-up numbers of documents change no bit.

@@ -74,7 +74,7 @@ std::byte* foreign_element(TinyRun& run, const char* name, int rank) {
   Parameter& p = run.model->parameters()[name];
   const int64_t other = (rank + 1) % kRanks;
   return static_cast<std::byte*>(p.weight.data) + (p.storage.cut ? other * p.storage.cut.part_rows : 0) *
-                                                     static_cast<int64_t>(size_of(p.weight.dtype));
+                                                      static_cast<int64_t>(size_of(p.weight.dtype));
 }
 
 // Inf in the dtype that the parameter has.
@@ -86,6 +86,40 @@ void make_infinite(TinyRun& run, const char* name, int rank) {
 }
 
 enum class Poison { Loss, Gradient, Activations };
+
+// The mover of a run, which sends a number that is not finite.
+class PoisoningMover : public WeightMover {
+ public:
+  PoisoningMover(TinyRun& run, Poison poison) : run_(run), mover_(*run.sync), poison_(poison) {}
+  void begin_micro_batch(bool first, bool last) override { mover_.begin_micro_batch(first, last); }
+  void acquire(int64_t group, Sweep sweep) override { mover_.acquire(group, sweep); }
+  void release(int64_t group, Sweep sweep) override {
+    if (sweep == Sweep::Backward) poison(group);
+    mover_.release(group, sweep);
+  }
+  void update(Tensor norm, const AdamWOptions& options, float weight_decay, float loraplus_ratio) override {
+    mover_.update(norm, options, weight_decay, loraplus_ratio);
+  }
+  void publish() override { mover_.publish(); }
+  void settle() override { mover_.settle(); }
+  void merge_slots() override { mover_.merge_slots(); }
+  float largest(float value) override { return mover_.largest(value); }
+
+ private:
+  void poison(int64_t group) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    if (poison_ == Poison::Gradient && group == 1) {
+      Parameter& p = run_.model->parameters()["layers.0.mlp.norm.gain"];
+      EXPECT_EQ(p.gradient.dtype, DType::F32);
+      static_cast<float*>(p.gradient.data)[p.spec.shape[0] - 1] = nan;
+    }
+    if (poison_ == Poison::Loss && group == 0) static_cast<float*>(run_.model->loss_sums().data)[0] = nan;
+  }
+
+  TinyRun& run_;
+  RankSync& mover_;
+  Poison poison_;
+};
 
 struct Case {
   const char* numerics;
@@ -104,28 +138,17 @@ TEST_P(RankFault, AllRanksSkipTheStep) {
     run.steps(2);
     run.sync->merge_slots();  // so that all have the same to begin with
     const std::vector<std::byte> before = state_of(run);
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    const LayerHooks hooks = run.model->hooks();
+    PoisoningMover bad(run, poison);
     if (rank == kBadRank && poison == Poison::Activations) {
       make_infinite(run, "final_norm.gain", rank);  // its owner renews it after the step
     } else if (rank == kBadRank) {
-      LayerHooks bad = hooks;
-      bad.after_backward = [&, after = hooks.after_backward](int64_t group) {
-        if (poison == Poison::Gradient && group == 1) {
-          Parameter& p = run.model->parameters()["layers.0.mlp.norm.gain"];
-          EXPECT_EQ(p.gradient.dtype, DType::F32);
-          static_cast<float*>(p.gradient.data)[p.spec.shape[0] - 1] = nan;
-        }
-        if (poison == Poison::Loss && group == 0) static_cast<float*>(run.model->loss_sums().data)[0] = nan;
-        after(group);
-      };
-      run.model->set_hooks(bad);
+      run.model->set_mover(&bad);
     }
     const StepResult result = run.step();
     skipped += result.skipped;
     EXPECT_FALSE(std::isfinite(result.grad_norm));
     EXPECT_TRUE(poison != Poison::Gradient || std::isfinite(result.loss));
-    run.model->set_hooks(hooks);
+    run.model->set_mover(run.sync.get());
     EXPECT_TRUE(state_of(run) == before) << "rank " << rank;
     run.step();
     const StepResult next = run.step();  // with scales from the step after the bad one
