@@ -71,8 +71,8 @@ double model_flops(const Transformer& model) {
   const auto n = static_cast<double>(model.shape().tokens());
   double matrices = 0;
   for (const Linear* linear : model.linears()) {
-    const auto size = static_cast<double>(linear->site().out) * static_cast<double>(linear->site().in);
-    matrices += linear->trains() ? size : size * 2 / 3;
+    const auto size = static_cast<double>(linear->spec.site.out) * static_cast<double>(linear->spec.site.in);
+    matrices += linear->weight.trains() ? size : size * 2 / 3;
   }
   for (const ParameterSpec& spec : adapters_of(parameter_table(c, model.finetuning().adapters)))
     matrices += static_cast<double>(spec.shape.numel());
@@ -258,7 +258,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
     result.transposing_layers = model.transposing_layers();
     result.recipe = name_of(plan.numerics.fp8.recipe);
     result.fp8_format = config_text(run.config, "fp8_format");
-    const LinearChoice& head = model.linears().back()->choice();
+    const LinearChoice& head = model.linears().back()->spec.choice;
     result.fp8_head = head.any_fp8();
     std::vector<std::string_view> products;
     for (const Product product : kProducts) {

@@ -88,9 +88,9 @@ class CommBench {
         add(p->parts->weight_parts, p->parts->weight_group);
     }
     for (const Linear* linear : layer.linears) {
-      if (!linear->sends_codes()) continue;
-      add(linear->shared_codes().parts, linear->shared_codes().group);
-      add(linear->shared_codes().scales_parts, linear->shared_codes().scales_group);
+      if (!linear->weight.sends_codes()) continue;
+      add(linear->weight.shared_codes().parts, linear->weight.shared_codes().group);
+      add(linear->weight.shared_codes().scales_parts, linear->weight.shared_codes().scales_group);
     }
     Collective gradients{"gradients of a layer", CollectiveKind::Exchange, inside_.get(), {}};
     Collective gradients_between{
@@ -120,8 +120,8 @@ class CommBench {
   // Products of the largest matrix of a layer, as forward has them.
   void prepare_gemm() {
     const ParameterGroup& layer = planned_.groups().at(1);
-    const auto size = [](const Linear* linear) { return linear->site().out * linear->site().in; };
-    const LinearSite& site = (*std::ranges::max_element(layer.linears, {}, size))->site();
+    const auto size = [](const Linear* linear) { return linear->spec.site.out * linear->spec.site.in; };
+    const LinearSite& site = (*std::ranges::max_element(layer.linears, {}, size))->spec.site;
     const int64_t m = site.tokens, n = site.out, k = site.in;
     const WorkspaceNeeds::Gemm gemm{m, n, k};
     const WorkspaceNeeds needs{

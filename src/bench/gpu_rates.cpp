@@ -28,10 +28,10 @@ std::string lower(std::string_view text) {
 
 double product_seconds(const Linear& linear, double tokens, const GpuRates& rates, bool all_bf16) {
   const double flops =
-      2 * static_cast<double>(linear.site().out) * static_cast<double>(linear.site().in) * tokens;
+      2 * static_cast<double>(linear.spec.site.out) * static_cast<double>(linear.spec.site.in) * tokens;
   double seconds = 0;
   for (const Product product : kProducts) {
-    if (product == Product::Wgrad && !linear.trains()) continue;
+    if (product == Product::Wgrad && !linear.weight.trains()) continue;
     seconds += flops / rate_of(linear, product, rates, all_bf16);
   }
   return seconds;
@@ -54,7 +54,7 @@ int64_t rough(double value) {
 
 double rate_of(const Linear& linear, Product product, const GpuRates& rates, bool all_bf16) {
   const auto i = static_cast<size_t>(product);
-  const ProductChoice& choice = linear.choice()[product];
+  const ProductChoice& choice = linear.spec.choice[product];
   if (all_bf16 || !choice.fp8) return 1e12 * rates.bf16[i];
   return 1e12 * rates.fp8[i] * (choice.fast_accumulation ? rates.fast_sums[i] : 1);
 }
@@ -90,7 +90,7 @@ StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates
   const double bytes_per_second = 1e12 * rates.bandwidth;
   StepEstimate estimate;
   for (const Linear* linear : transformer.linears()) {
-    const LinearSite& site = linear->site();
+    const LinearSite& site = linear->spec.site;
     const auto out = static_cast<double>(site.out), in = static_cast<double>(site.in);
     double& seconds = site.kind == WorkKind::Head ? estimate.head : estimate.base;
     seconds += product_seconds(*linear, n, rates, all_bf16) / rates.sustained;
@@ -99,10 +99,10 @@ StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates
                                                              (level == Checkpointing::Mlp && is_up));
     if (again)
       seconds += 2 * out * in * n / (rate_of(*linear, Product::Forward, rates, all_bf16) * rates.sustained);
-    if (linear->transposes() && !all_bf16) estimate.other += 2 * out * in / bytes_per_second;
+    if (linear->weight.transposes() && !all_bf16) estimate.other += 2 * out * in / bytes_per_second;
     // Inputs and gradients are read twice each; outputs and input gradients are written, and read by the base's product.
     // These products reach four fifths of the bandwidth. Higher ranks add the time of the products themselves.
-    if (const LowRank& adapter = linear->adapter()) {
+    if (const LowRank& adapter = linear->operands.adapter()) {
       double elements = static_cast<double>(adapter.a().spec.shape.numel());
       for (const LowRank::Part& part : adapter.parts())
         elements += static_cast<double>(part.b->spec.shape.numel());
@@ -112,7 +112,7 @@ StepEstimate estimate_step(const Transformer& transformer, const GpuRates& rates
       // again in backward (4 each). The product for the input's gradient has memory of its own, which is added to what
       // the base wrote (8 instead of 4). With FP8, adapters read that input instead of its codes (1 each), and its dense
       // form has to be written (2).
-      const bool reads_codes = !all_bf16 && linear->choice()[Product::Forward].fp8;
+      const bool reads_codes = !all_bf16 && linear->spec.choice[Product::Forward].fp8;
       if (transformer.finetuning().adapters.dropout > 0)
         estimate.adapters += (reads_codes ? 16 : 12) * n * in / bytes_per_second;
     }

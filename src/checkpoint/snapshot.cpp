@@ -26,8 +26,8 @@ namespace {
 void merge_scales(Device& device, Transformer& model, const RankSaving& ranks) {
   for (Linear* linear : model.linears()) {
     // Without rows of its own, a rank's slot would bring the last value of an earlier step.
-    if (linear->sends_codes() && linear->trains() && linear->weight().rows() == 0)
-      linear->quantize_part(device.ops(), ScaleFrom::Slot);
+    if (linear->weight.sends_codes() && linear->weight.trains() && linear->weight.parameter().rows() == 0)
+      linear->weight.quantize_part(device.ops(), ScaleFrom::Slot);
   }
   ranks.merge_slots();
 }

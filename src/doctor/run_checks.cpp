@@ -29,9 +29,9 @@ std::string name_without_layer(const std::string& name) {
 std::vector<ProductShape> tested_shapes(const Transformer& transformer, bool is_fp8, int64_t most_tokens) {
   std::vector<ProductShape> shapes;
   for (const Linear* linear : transformer.linears()) {
-    const LinearSite& site = linear->site();
+    const LinearSite& site = linear->spec.site;
     const auto same = [&](const ProductShape& shape) { return shape.out == site.out && shape.in == site.in; };
-    const bool wanted = is_fp8 ? linear->choice().any_fp8() : site.kind != WorkKind::Head;
+    const bool wanted = is_fp8 ? linear->spec.choice.any_fp8() : site.kind != WorkKind::Head;
     if (!wanted || std::ranges::any_of(shapes, same)) continue;
     shapes.push_back({.layer = name_without_layer(site.name),
                       .tokens = std::min(transformer.shape().tokens(), most_tokens),
@@ -46,9 +46,10 @@ std::string exceptions_text(const Transformer& transformer) {
   std::vector<std::string> reasons;
   for (const Linear* linear : transformer.linears()) {
     for (const Product product : kProducts) {
-      const ProductChoice& choice = linear->choice()[product];
+      const ProductChoice& choice = linear->spec.choice[product];
       if (choice.fp8 || choice.reason.empty()) continue;
-      const std::string text = fmt::format("{}: {}", name_without_layer(linear->site().name), choice.reason);
+      const std::string text =
+          fmt::format("{}: {}", name_without_layer(linear->spec.site.name), choice.reason);
       if (std::ranges::find(reasons, text) == reasons.end()) reasons.push_back(text);
     }
   }

@@ -296,9 +296,9 @@ void load_hf_folder(Device& device, Transformer& model, const std::string& folde
   const HfWeights weights = files.weights();
   weights.load(device, model.parameters(), surplus_faults(files, specs_of(model.parameters())));
   for (Linear* linear : model.linears()) {
-    const Parameter& p = linear->weight();
+    const Parameter& p = linear->weight.parameter();
     if (p.storage.has_dense_rows()) continue;
-    model.fill_weight(*linear,
+    model.fill_weight(linear->weight,
                       [&](Tensor rows, int64_t begin) { weights.load_rows(device, p.spec, begin, rows); });
   }
 }

@@ -64,14 +64,15 @@ void Decoder::for_linears(Use&& use) {
 
 void Decoder::make_linears() {
   for (const Parameter& p : parameters_.all())
-    require(p.storage.residency != Residency::PerLayer, "[decoder] {} is whole only while its layer is trained", p.spec.name);
+    require(p.storage.residency != Residency::PerLayer,
+            "[decoder] {} is whole only while its layer is trained", p.spec.name);
   layers_.resize(static_cast<size_t>(config_.layers));
   const auto dense_linears = [&](auto& part, const std::string& layer) {
     for (const auto& entry :
          std::decay_t<decltype(part)>::linears(config_, KeepPolicy(Checkpointing::None))) {
       const std::string name = layer + entry.name;
       part.*entry.linear =
-          Linear({.name = name, .out = entry.out, .in = entry.in}, {}, parameters_[name + ".weight"],
+          Linear({.site = {.name = name, .out = entry.out, .in = entry.in}}, parameters_[name + ".weight"],
                  entry.bias ? &parameters_[name + ".bias"] : nullptr);
     }
   };
@@ -95,10 +96,10 @@ void Decoder::make_linears() {
   if (trained_) {
     head_ = *trained_->linears().back();
   } else {
-    head_ = Linear({.name = "head", .out = config_.padded_vocab(), .in = config_.width}, {},
+    head_ = Linear({.site = {.name = "head", .out = config_.padded_vocab(), .in = config_.width}},
                    config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr);
   }
-  for_linears([&](const Linear& linear) { runs_fp8_ |= !linear.has_dense(); });
+  for_linears([&](const Linear& linear) { runs_fp8_ |= !linear.weight.has_dense(); });
 }
 
 // The memory between an op and the product that reads it.
@@ -106,8 +107,8 @@ void Decoder::plan_linears() {
   const int64_t n = shape_.chunk;
   int64_t codes = 0, scales = 0;
   for_linears([&](const Linear& linear) {
-    codes = std::max(codes, n * linear.site().in);
-    scales = std::max(scales, 4 * n * div_up(linear.site().in, 32));
+    codes = std::max(codes, n * linear.spec.site.in);
+    scales = std::max(scales, 4 * n * div_up(linear.spec.site.in, 32));
   });
   const auto add_bytes = [&](Tensor& view, const char* name, int64_t bytes) {
     planner_.add(view, name, DType::U8, {bytes}, MemoryCategory::Activations, Lifetime::always());
@@ -116,7 +117,7 @@ void Decoder::plan_linears() {
     add_bytes(fp8_.input_rowwise, "fp8.input", codes);
     add_bytes(fp8_.input_rowwise_scales, "fp8.input.scales", scales);
   }
-  for_linears([&](Linear& linear) { linear.attach_decoding(planner_, fp8_, n, dtype_, adapters_); });
+  for_linears([&](Linear& linear) { linear.operands.attach_decoding(planner_, fp8_, n, dtype_, adapters_); });
 }
 
 void Decoder::plan_buffers() {
@@ -160,8 +161,8 @@ void Decoder::plan_buffers() {
                                              {n, c, config_.ffn},
                                              {head_rows_, config_.padded_vocab(), c}};
   for_linears([&](const Linear& linear) {
-    if (!linear.adapter()) return;
-    const std::vector<WorkspaceNeeds::Gemm> more = linear.adapter().gemms(n, false);
+    if (!linear.operands.has_adapter()) return;
+    const std::vector<WorkspaceNeeds::Gemm> more = linear.operands.adapter().gemms(n, false);
     gemms.insert(gemms.end(), more.begin(), more.end());
   });
   const WorkspaceNeeds needs{
@@ -182,7 +183,8 @@ void Decoder::plan_buffers() {
 void Decoder::allocate() {
   // The Linears were copied when the decoder was made, with their views of the weights.
   for_linears([&](Linear& linear) {
-    const bool has_weight = linear.has_dense() ? bool(linear.weight().weight) : linear.weight_fp8() != nullptr;
+    const bool has_weight = linear.weight.has_dense() ? bool(linear.weight.parameter().weight)
+                                                      : linear.weight.copies() != nullptr;
     require(!trained_ || has_weight, "[decoder] was made before allocate() of the model in training");
   });
   memory_ = device_.allocate(plan().peak_bytes());
@@ -343,9 +345,10 @@ void Decoder::layers(const Pass& pass) {
                                  .act = rows(act_)};
   for (Layer& layer : layers_) {
     for (Linear* linear : {&layer.attention.qkv, &layer.attention.out, &layer.mlp.up, &layer.mlp.down})
-      linear->set_decoding_rows(n);
+      linear->operands.set_decoding_rows(n);
   }
-  ops().embedding_forward(residual, pass.tokens, pass.positions, wte_->weight, wpe_ ? wpe_->weight : Tensor{});
+  ops().embedding_forward(residual, pass.tokens, pass.positions, wte_->weight,
+                          wpe_ ? wpe_->weight : Tensor{});
   Tensor added;  // what the previous layer adds to the residual; absent before the first
   for (Layer& layer : layers_) {
     layer.attention.forward(layer_pass, attention, residual, added, delta, &layer.cache);
@@ -359,7 +362,7 @@ Tensor Decoder::head(const HeadRows& wanted) {
   const int64_t rows = wanted.rows.numel();
   const Tensor in = head_in_.row_range(0, rows), out = logits_.row_range(0, rows);
   ops().gather_rows(in, normed_, wanted.rows);
-  head_.set_decoding_rows(rows);
+  head_.operands.set_decoding_rows(rows);
   const Operand x = head_.input(in, false);
   if (x.fp8) ops().quantize(x);
   head_.forward(ops(), out, x);

@@ -75,6 +75,8 @@ struct ParameterStorage {
 
   // The state of its rows is on several ranks.
   bool is_shared() const { return residency == Residency::Parts || residency == Residency::PerLayer; }
+  // The whole weight can be read as a dense matrix; otherwise only as FP8 codes.
+  bool has_dense_weight() const { return residency != Residency::CodesOnly && !sends_codes; }
   // This rank has its rows as a dense matrix; otherwise it has nothing but codes.
   bool has_dense_rows() const { return residency != Residency::CodesOnly && (trainable || !sends_codes); }
 };

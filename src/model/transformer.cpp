@@ -15,31 +15,31 @@ void Transformer::weights_changed() {
     mover_->publish();
     // RankSync quantises weights that arrive from other ranks. A frozen head does not: it is whole on every rank.
     for (Linear* linear : linears_) {
-      if (!linear->weight().storage.is_shared()) linear->quantize_weight(ops());
+      if (!linear->weight.parameter().storage.is_shared()) linear->weight.quantize(ops());
     }
     return;
   }
-  for (Linear* linear : linears_) linear->quantize_weight(ops());
+  for (Linear* linear : linears_) linear->weight.quantize(ops());
 }
 
 void Transformer::quantize_parts(ScaleFrom scale) {
   bool agreed = true;
   for (Linear* linear : linears_) {
-    if (!linear->sends_codes() || !linear->trains()) continue;
-    linear->quantize_part(ops(), scale);
-    agreed &= scale == ScaleFrom::Slot || linear->weight_fp8()->rule().granularity != Granularity::Tensor;
+    if (!linear->weight.sends_codes() || !linear->weight.trains()) continue;
+    linear->weight.quantize_part(ops(), scale);
+    agreed &= scale == ScaleFrom::Slot || linear->weight.copies()->rule().granularity != Granularity::Tensor;
   }
   if (agreed) return;
   mover_->merge_slots();
   for (Linear* linear : linears_) {
-    if (linear->sends_codes() && linear->trains() && linear->weight().rows() > 0)
-      linear->quantize_part(ops(), ScaleFrom::Slot);
+    if (linear->weight.sends_codes() && linear->weight.trains() && linear->weight.parameter().rows() > 0)
+      linear->weight.quantize_part(ops(), ScaleFrom::Slot);
   }
 }
 
 bool Transformer::parts_need_scales() const {
   return std::ranges::any_of(linears_, [](const Linear* linear) {
-    return linear->sends_codes() && linear->trains() && !linear->knows_scale();
+    return linear->weight.sends_codes() && linear->weight.trains() && !linear->weight.knows_scale();
   });
 }
 
@@ -48,18 +48,19 @@ void Transformer::initialise(uint64_t seed, bool base) {
   parameters_.initialise(device_, seed, base);
   if (!base) return;
   for (Linear* linear : linears_) {
-    const Parameter& p = linear->weight();
+    const Parameter& p = linear->weight.parameter();
     if (p.storage.has_dense_rows()) continue;
-    fill_weight(*linear, [&](Tensor rows, int64_t begin) { fill_rows(device_, rows, p, seed, begin); });
+    fill_weight(linear->weight,
+                [&](Tensor rows, int64_t begin) { fill_rows(device_, rows, p, seed, begin); });
   }
 }
 
-void Transformer::fill_weight(Linear& linear, const Linear::StageRows& stage) {
+void Transformer::fill_weight(Weight& weight, const Weight::StageRows& stage) {
   ops().set_workspace(workspace_);
-  Linear::LargestOverRanks largest;
-  if (linear.sends_codes() && sharding().ranks > 1 && mover_)
+  Weight::LargestOverRanks largest;
+  if (weight.sends_codes() && sharding().ranks > 1 && mover_)
     largest = [this](float value) { return mover_->largest(value); };
-  linear.fill_weight(device_, staging_, numerics_.dense(), stage, largest);
+  weight.fill(device_, staging_, numerics_.dense(), stage, largest);
 }
 
 void Transformer::load(const HostBatch& batch, std::optional<float> gradient_scale, uint64_t dropout_seed) {
@@ -196,8 +197,9 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
     std::vector<Tensor> added;
     for (Parameter& p : parameters_.all()) {
       const bool written =
-          p.spec.is_adapter() || std::any_of(linears_.begin(), linears_.end(),
-                                             [&](const Linear* linear) { return &linear->weight() == &p; });
+          p.spec.is_adapter() || std::any_of(linears_.begin(), linears_.end(), [&](const Linear* linear) {
+            return &linear->weight.parameter() == &p;
+          });
       if (p.gradient && !written) added.push_back(p.gradient);
     }
     device_.zero(added);
@@ -280,7 +282,7 @@ std::vector<AdamWParameter> Transformer::optimizer_view(std::span<Parameter* con
         .stream = p.stream(),
         .first_row = p.first_row()};
     for (Linear* linear : linears_) {
-      if (&linear->weight() == &p) entry.fp8 = linear->updated_fp8();
+      if (&linear->weight.parameter() == &p) entry.fp8 = linear->weight.updated_copies();
     }
     view.push_back(entry);
   }

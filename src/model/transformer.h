@@ -120,9 +120,9 @@ class Transformer {
   // Random weights, as ParameterSet::initialise has them, also for Linears that have only FP8 copies. Without `base`,
   // the weights of the base are skipped, because they are loaded; adapters and moments are always initialised.
   void initialise(uint64_t seed, bool base = true);
-  // Writes the weight of a Linear that has only FP8 copies, some rows at a time; see Linear::fill_weight. Overwrites
+  // Writes a weight that has only FP8 copies, some rows at a time; see Weight::fill. Overwrites
   // activations.
-  void fill_weight(Linear& linear, const Linear::StageRows& stage);
+  void fill_weight(Weight& weight, const Weight::StageRows& stage);
   int64_t allocated_bytes() const { return allocated_bytes_; }
   // Call after weights were written from outside (initialise, import, resume). Makes their FP8 copies; the delayed
   // recipe uses the scales in scales(). A resumed run restores scales() first.
@@ -176,7 +176,6 @@ class Transformer {
   Ops& ops() const { return device_.ops(); }
 
   void plan_parameters();
-  void add_adapter(Linear& linear, bool dense_input);
   void plan_transposed_weight();
   void plan_adapter_scratch();
   void make_groups();
@@ -215,18 +214,20 @@ class Transformer {
   void scatter_head_rows(const HeadRows& rows);
   // Whether the FP8 product for the head's weight reads the head's input without its mean. Adapters of the head would read
   // the same input; a head that has them does not train today.
-  bool centres_head_input() const { return head_.input_needed_colwise() && !head_.adapter(); }
+  bool centres_head_input() const {
+    return head_.operands.input_needed_colwise() && !head_.operands.has_adapter();
+  }
   void centre_head_input(const Operand& x, float mean_factor, Quantized& copy, bool has_scale);
   // Whether the mean of the gradient of the head's input is computed without FP8.
   bool keeps_mean_of_head_gradient() const {
-    return head_.choice()[Product::Dgrad].fp8 && head_.has_dense() && !head_.adapter();
+    return head_.spec.choice[Product::Dgrad].fp8 && head_.weight.has_dense() && !head_.operands.has_adapter();
   }
   void keep_mean_of_head_gradient(const HeadRows& rows);
   // Whether rounding errors of a row of the logits' gradient are taken back. They are known only with a delayed scale, so not
   // in a pass that calibrates.
   bool corrects_row_sums() {
     const Quantized* gradient = head_.gradient({}, false).fp8;
-    return gradient && gradient->keeps_scale() && head_.has_dense();
+    return gradient && gradient->keeps_scale() && head_.weight.has_dense();
   }
   void correct_row_sums(const HeadRows& rows);
   void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);

@@ -92,11 +92,11 @@ void Transformer::centre_head_input(const Operand& x, float mean_factor, Quantiz
 // embeddings would drift, and logits with a large common part have few bits left for their differences.
 void Transformer::correct_row_sums(const HeadRows& rows) {
   const Tensor factors = correction_.part(0, rows.count);
-  if (head_.choice()[Product::Dgrad].fp8)
-    ops().add_scaled_rows(rows.gradient, head_.weight().weight, rows.targets, factors);
+  if (head_.spec.choice[Product::Dgrad].fp8)
+    ops().add_scaled_rows(rows.gradient, head_.weight.parameter().weight, rows.targets, factors);
   // Of centred rows: the mean's share has the sums of gradients that were not rounded.
-  if (head_.trains() && head_.choice()[Product::Wgrad].fp8)
-    ops().add_to_rows(head_.weight().gradient, rows.input, rows.targets, factors);
+  if (head_.weight.trains() && head_.spec.choice[Product::Wgrad].fp8)
+    ops().add_to_rows(head_.weight.parameter().gradient, rows.input, rows.targets, factors);
 }
 
 // Layers sum over rows, and there the gradients of the input nearly cancel. The errors of FP8 do not: it rounds the weights
@@ -105,7 +105,7 @@ void Transformer::correct_row_sums(const HeadRows& rows) {
 void Transformer::keep_mean_of_head_gradient(const HeadRows& rows) {
   const Tensor error = head_gradient_error_.row_range(0, 1), share = head_gradient_error_.row_range(1, 1);
   device_.zero(head_gradient_error_);
-  ops().add_column_sum(error, head_.weight().weight, logit_gradient_sums_, 1.0f);
+  ops().add_column_sum(error, head_.weight.parameter().weight, logit_gradient_sums_, 1.0f);
   ops().add_column_sum(error, rows.gradient, {}, -1.0f);
   // Divided on the device: a recording is used for batches with other numbers of targets.
   ops().add_column_sum(share, error, target_share_, 1.0f);
@@ -150,7 +150,8 @@ void Transformer::head_loss(bool backward, const PenaltyOptions& penalty, bool f
     head_.backward(ops(), all.gradient.row_range(begin, rows), x, dlogits, first && begin == 0);
   }
   if (corrects) correct_row_sums(all);
-  if (centres) ops().add_outer(head_.weight().gradient, logit_gradient_sums_, head_input_sums_, mean_factor);
+  if (centres)
+    ops().add_outer(head_.weight.parameter().gradient, logit_gradient_sums_, head_input_sums_, mean_factor);
   if (keeps_mean) keep_mean_of_head_gradient(all);
   if (all.needs_scatter) scatter_head_rows(all);
   const int64_t summed = all.needs_scatter ? shape_.tokens() : all.count;

@@ -173,8 +173,10 @@ void Transformer::plan_parameters() {
   blocks_.resize(static_cast<size_t>(config_.layers));
   const auto place = [&](Linear& linear, Parameter& weight, Parameter* bias, bool dense_input) {
     const size_t index = linears_.size();
-    linear = Linear(sites_[index], choices_[index], weight, bias);
-    add_adapter(linear, dense_input);
+    linear = Linear({sites_[index], choices_[index]}, weight, bias,
+                    {.low_rank = find_low_rank(parameters_, finetuning_.adapters, weight.spec),
+                     .drops = finetuning_.adapters.dropout > 0,
+                     .dense_input = dense_input});
     const bool one_copy = sites_[index].layer >= 0 && sites_[index].layer < finetuning_.one_copy_layers;
     linear.plan(planner_, scales_, shape_.training, one_copy ? WeightCopies::One : WeightCopies::Two);
     linears_.push_back(&linear);
@@ -199,7 +201,7 @@ void Transformer::plan_parameters() {
 int64_t Transformer::transposing_layers() const {
   std::set<int64_t> layers;
   for (const Linear* linear : linears_) {
-    if (linear->transposes()) layers.insert(linear->site().layer);
+    if (linear->weight.transposes()) layers.insert(linear->spec.site.layer);
   }
   return std::ssize(layers);
 }
@@ -207,24 +209,19 @@ int64_t Transformer::transposing_layers() const {
 int64_t Transformer::bytes_moved_to_save_memory() const {
   int64_t bytes = 0;
   for (const Linear* linear : linears_) {
-    if (linear->transposes()) bytes += 2 * linear->site().out * linear->site().in;
+    if (linear->weight.transposes()) bytes += 2 * linear->spec.site.out * linear->spec.site.in;
   }
-  const auto sum_bytes = head_.site().out * head_.site().in * static_cast<int64_t>(sizeof(float));
-  if (head_.trains()) bytes += 2 * sum_bytes * (div_up(shape_.tokens(), head_rows_) - 1);
+  const auto sum_bytes = head_.spec.site.out * head_.spec.site.in * static_cast<int64_t>(sizeof(float));
+  if (head_.weight.trains()) bytes += 2 * sum_bytes * (div_up(shape_.tokens(), head_rows_) - 1);
   return bytes;
-}
-
-void Transformer::add_adapter(Linear& linear, bool dense_input) {
-  if (LowRank adapter = find_low_rank(parameters_, finetuning_.adapters, linear.weight().spec))
-    linear.set_adapter(std::move(adapter), finetuning_.adapters.dropout > 0, dense_input);
 }
 
 // Memory for the transposed weight of a Linear that keeps one copy, until its dgrad has read it.
 void Transformer::plan_transposed_weight() {
   int64_t codes = 0, scales = 0;
   for (const Linear* linear : linears_) {
-    if (!linear->transposes()) continue;
-    const LinearSite& site = linear->site();
+    if (!linear->weight.transposes()) continue;
+    const LinearSite& site = linear->spec.site;
     const Granularity granularity = quantize_rule(numerics_.fp8, Role::Weight).granularity;
     codes = std::max(codes, site.out * site.in);
     scales = std::max(scales, scale_bytes(granularity, site.in, site.out));
@@ -238,8 +235,8 @@ void Transformer::plan_transposed_weight() {
 void Transformer::plan_adapter_scratch() {
   int64_t ranks = 0, widest = 0;
   for (const Linear* linear : linears_) {
-    if (linear->adapter()) ranks = std::max(ranks, linear->adapter().ranks());
-    if (linear->adapter()) widest = std::max(widest, linear->site().in);
+    if (linear->operands.has_adapter()) ranks = std::max(ranks, linear->operands.adapter().ranks());
+    if (linear->operands.has_adapter()) widest = std::max(widest, linear->spec.site.in);
   }
   AdapterScratch& adapter = shared_.adapter;
   if (ranks > 0 && shape_.training) {
@@ -262,19 +259,19 @@ void Transformer::plan_fp8_scratch() {
   int64_t input_codes = 0, input_scales = 0, gradient_codes = 0, gradient_row_scales = 0,
           gradient_col_codes = 0, gradient_col_scales = 0;
   for (const Linear* linear : linears_) {
-    if (!linear->choice().any_fp8()) continue;
-    const LinearSite& site = linear->site();
+    if (!linear->spec.choice.any_fp8()) continue;
+    const LinearSite& site = linear->spec.site;
     const Fp8Config settings = settings_of(site, numerics_.fp8);
     const QuantizeRule input_rule = quantize_rule(settings, Role::Input);
     const QuantizeRule gradient_rule = quantize_rule(settings, Role::Gradient);
-    if (!linear->adapter_keeps_input_codes()) {
+    if (!linear->operands.adapter_keeps_input_codes()) {
       input_codes = std::max(input_codes, site.tokens * site.in);
       input_scales = std::max(input_scales, scale_bytes(input_rule.granularity, site.tokens, site.in));
     }
     gradient_codes = std::max(gradient_codes, site.tokens * site.out);
     gradient_row_scales =
         std::max(gradient_row_scales, scale_bytes(gradient_rule.granularity, site.tokens, site.out));
-    if (!linear->input_needed_colwise()) continue;  // no weight gradient in FP8
+    if (!linear->operands.input_needed_colwise()) continue;  // no weight gradient in FP8
     gradient_col_codes = std::max(gradient_col_codes, site.tokens * site.out);
     gradient_col_scales =
         std::max(gradient_col_scales, scale_bytes(gradient_rule.granularity, site.out, site.tokens));
@@ -324,7 +321,7 @@ void Transformer::plan_part(Part Block::*part, typename Part::Activations Block:
     // A Linear may be dense in one layer and FP8 in another, so each layer decides for its own inputs.
     const auto kept_in = [&](Block& block) {
       return shape_.training && entry.kept &&
-             (!entry.input_of || (block.*part.*entry.input_of).input_needed_dense());
+             (!entry.input_of || (block.*part.*entry.input_of).operands.input_needed_dense());
     };
     if (!std::all_of(blocks_.begin(), blocks_.end(), kept_in)) {
       planner_.add(shared.*entry.view, fmt::format("shared.{}", entry.name), entry.dtype, entry.shape,
@@ -345,7 +342,7 @@ void Transformer::plan_part(Part Block::*part, typename Part::Activations Block:
     const LinearEntry<Part>& entry = linears[i];
     const bool kept = entry.input_kept && shape_.training;
     const bool any = std::any_of(blocks_.begin(), blocks_.end(), [&](Block& block) {
-      return (block.*part.*entry.linear).input_needed_fp8_later();
+      return (block.*part.*entry.linear).operands.input_needed_fp8_later();
     });
     QuantizedBuffers& buffers = shared_inputs[i];
     if (any && !kept) {
@@ -357,10 +354,11 @@ void Transformer::plan_part(Part Block::*part, typename Part::Activations Block:
     }
     for (size_t l = 0; l < blocks_.size(); ++l) {
       Linear& linear = blocks_[l].*part.*entry.linear;
-      linear.attach_scratch(planner_, shared_.fp8, shape_.tokens());
-      linear.attach_input(planner_, shape_.tokens(), lifetime(l), kept ? nullptr : &buffers);
-      linear.attach_adapter(planner_, shape_.tokens(), numerics_.dense(), lifetime(l), shared_.adapter);
-      linear.attach_transposed(planner_, shared_.transposed_weight);
+      linear.operands.attach_scratch(planner_, shared_.fp8, shape_.tokens());
+      linear.operands.attach_input(planner_, shape_.tokens(), lifetime(l), kept ? nullptr : &buffers);
+      linear.operands.attach_adapter(planner_, shape_.tokens(), numerics_.dense(), lifetime(l),
+                                     shared_.adapter);
+      linear.weight.attach_transposed(planner_, shared_.transposed_weight);
     }
   }
 }
@@ -370,8 +368,8 @@ void Transformer::plan_head() {
   const DType dense = numerics_.dense();
   const auto category = MemoryCategory::Activations;
   const Lifetime at_head = {time_.head(), time_.head()}, into_backward = {time_.head(), time_.head() + 1};
-  head_.attach_scratch(planner_, shared_.fp8, head_rows_);
-  head_.attach_input(planner_, head_rows_, at_head, nullptr);
+  head_.operands.attach_scratch(planner_, shared_.fp8, head_rows_);
+  head_.operands.attach_input(planner_, head_rows_, at_head, nullptr);
   planner_.add(final_residual_, "final.residual", dense, {n, c}, category,
                {time_.head() - 1, time_.head() + 1});
   if (config_.norm == NormKind::LayerNorm)
@@ -383,7 +381,7 @@ void Transformer::plan_head() {
   if (shape_.scoring) planner_.add(head_input_, "head.input", dense, {n, c}, category, at_head);
   if (!shape_.training) return;
   planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
-  if (head_.choice()[Product::Dgrad].fp8 || head_.choice()[Product::Wgrad].fp8)
+  if (head_.spec.choice[Product::Dgrad].fp8 || head_.spec.choice[Product::Wgrad].fp8)
     planner_.add(correction_, "head.correction", DType::F32, {n}, category, at_head);
   if (centres_head_input())
     planner_.add(head_input_sums_, "head.input_sums", DType::F32, {c}, category, at_head);
@@ -444,15 +442,15 @@ void Transformer::plan_workspace() {
 
   std::vector<WorkspaceNeeds::Gemm> gemms;
   for (const Linear* linear : linears_) {
-    const LinearSite& s = linear->site();
+    const LinearSite& s = linear->spec.site;
     gemms.push_back({s.tokens, s.out, s.in});
-    if (const LowRank& adapter = linear->adapter()) {
+    if (const LowRank& adapter = linear->operands.adapter()) {
       const std::vector<WorkspaceNeeds::Gemm> more = adapter.gemms(s.tokens, shape_.training);
       gemms.insert(gemms.end(), more.begin(), more.end());
     }
     if (!shape_.training) continue;
     gemms.push_back({s.tokens, s.in, s.out});
-    if (linear->trains()) gemms.push_back({s.out, s.in, s.tokens});
+    if (linear->weight.trains()) gemms.push_back({s.out, s.in, s.tokens});
   }
   const WorkspaceNeeds needs{.gemms = gemms,
                              .dtype = numerics_.dense(),
@@ -472,9 +470,9 @@ void Transformer::plan_staging() {
   constexpr int64_t kStagingBytes = int64_t{64} << 20;
   int64_t bytes = 0;
   for (const Linear* linear : linears_) {
-    if (linear->weight().storage.has_dense_rows()) continue;
-    const int64_t row = linear->site().in * static_cast<int64_t>(size_of(numerics_.dense()));
-    bytes = std::max(bytes, row * linear->fill_rows(kStagingBytes / row));
+    if (linear->weight.parameter().storage.has_dense_rows()) continue;
+    const int64_t row = linear->spec.site.in * static_cast<int64_t>(size_of(numerics_.dense()));
+    bytes = std::max(bytes, row * linear->weight.fill_rows(kStagingBytes / row));
   }
   const Lifetime before = {time_.embedding() - 1, time_.embedding() - 1};
   if (bytes > 0) plan_bytes(staging_, "staging", bytes, before);
@@ -492,7 +490,6 @@ void Transformer::allocate() {
     if (input) inputs += round_up(input.bytes(), 256);
   device_.reserve_inputs(inputs);
   scales_.initialise(device_);
-  for (Linear* linear : linears_) linear->bind(scales_);
   if (rope_table_) device_.copy_to_device(rope_table_, rope_table(config_, shape_.length).data());
   clear_sums();
 }

@@ -15,7 +15,7 @@ void Transformer::make_groups() {
     return groups_[static_cast<size_t>(p.spec.layer + 1)];
   };
   for (Parameter& p : parameters_.all()) group_of(p).parameters.push_back(&p);
-  for (Linear* linear : linears_) group_of(linear->weight()).linears.push_back(linear);
+  for (Linear* linear : linears_) group_of(linear->weight.parameter()).linears.push_back(linear);
 }
 
 // Two layers' weights and gradients, one of which is computed with while the other one travels.
@@ -31,7 +31,7 @@ void Transformer::plan_rings() {
   int64_t weights = 0, gradients = 0;
   for (const ParameterGroup& group : groups_) {
     int64_t group_weights = 0, group_gradients = 0;
-    for (const Linear* linear : group.linears) group_weights += linear->per_layer_bytes();
+    for (const Linear* linear : group.linears) group_weights += linear->weight.per_layer_bytes();
     for (const Parameter* p : group.parameters) group_gradients += gradient_bytes(*p);
     weights = std::max(weights, group_weights);
     gradients = std::max(gradients, group_gradients);
@@ -47,8 +47,8 @@ void Transformer::plan_rings() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     int64_t offset = 0;
     for (Linear* linear : groups_[g].linears) {
-      linear->attach_per_layer(planner_, ranks_.gather_ring[g % 2], offset);
-      offset += linear->per_layer_bytes();
+      linear->weight.attach_per_layer(planner_, ranks_.gather_ring[g % 2], offset);
+      offset += linear->weight.per_layer_bytes();
     }
     if (!shape_.training) continue;
     offset = 0;

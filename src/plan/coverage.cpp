@@ -16,14 +16,14 @@ double product_flops(const LinearSite& site, int64_t tokens) {
 
 // Forward and dgrad; wgrad unless the weight is frozen.
 std::span<const Product> products_of(const Linear& linear) {
-  return std::span(kProducts).first(linear.trains() ? 3 : 2);
+  return std::span(kProducts).first(linear.weight.trains() ? 3 : 2);
 }
 
 std::string precision_text(const Linear& linear, DType dense) {
   const std::string other = dense == DType::F32 ? "FP32" : "BF16";
   std::vector<std::string> parts;
   for (const Product product : products_of(linear))
-    parts.push_back(linear.choice()[product].fp8 ? "FP8" : other);
+    parts.push_back(linear.spec.choice[product].fp8 ? "FP8" : other);
   if (parts.size() == 2) parts.emplace_back("-");
   if (parts[0] == parts[1] && parts[1] == parts[2]) return parts[0];
   return fmt::format("{}", fmt::join(parts, "/"));
@@ -42,7 +42,7 @@ std::string part_name(const LinearSite& site) {
 }
 
 std::string reason_text(const Linear& linear) {
-  const LinearChoice& choice = linear.choice();
+  const LinearChoice& choice = linear.spec.choice;
   std::vector<std::string> reasons;
   for (const Product product : products_of(linear)) {
     const std::string& reason = choice[product].reason;
@@ -69,16 +69,16 @@ std::vector<WorkShare> work_shares(const Transformer& transformer) {
   const auto n = static_cast<double>(tokens);
   WorkShare base{"base matrices"}, adapters{"adapters"}, head{"head"}, attention{"attention"}, other{"other"};
   for (const Linear* linear : transformer.linears()) {
-    const double flops = product_flops(linear->site(), tokens);
-    WorkShare& share = linear->site().kind == WorkKind::Head ? head : base;
+    const double flops = product_flops(linear->spec.site, tokens);
+    WorkShare& share = linear->spec.site.kind == WorkKind::Head ? head : base;
     for (const Product product : products_of(*linear)) {
       share.flops += flops;
-      if (linear->choice()[product].fp8) share.fp8_flops += flops;
+      if (linear->spec.choice[product].fp8) share.fp8_flops += flops;
     }
-    if (!linear->adapter()) continue;
+    if (!linear->operands.adapter()) continue;
     // Three products for each element of A and B; none is in FP8.
-    double elements = static_cast<double>(linear->adapter().a().spec.shape.numel());
-    for (const LowRank::Part& part : linear->adapter().parts())
+    double elements = static_cast<double>(linear->operands.adapter().a().spec.shape.numel());
+    for (const LowRank::Part& part : linear->operands.adapter().parts())
       elements += static_cast<double>(part.b->spec.shape.numel());
     adapters.flops += 6 * elements * n;
   }
@@ -106,7 +106,7 @@ std::string coverage_text(const Transformer& transformer) {
 
   std::vector<CoverageRow> rows;
   for (const Linear* linear : transformer.linears()) {
-    const LinearSite& site = linear->site();
+    const LinearSite& site = linear->spec.site;
     CoverageRow row{
         part_name(site),
         precision_text(*linear, transformer.numerics().dense()),

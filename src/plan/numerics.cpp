@@ -77,11 +77,11 @@ std::string fp8_label(const Transformer& transformer, Device& device) {
   int64_t products = 0;
   std::vector<Fp8Product> emulated;
   for (const Linear* linear : transformer.linears()) {
-    const Fp8Config settings = settings_of(linear->site(), numerics.fp8);
+    const Fp8Config settings = settings_of(linear->spec.site, numerics.fp8);
     for (const Product product : kProducts) {
-      if (!linear->choice()[product].fp8) continue;
+      if (!linear->spec.choice[product].fp8) continue;
       ++products;
-      Fp8Product one = product_of(linear->site(), product, settings, numerics.dense(), numerics.gradients);
+      Fp8Product one = product_of(linear->spec.site, product, settings, numerics.dense(), numerics.gradients);
       if (!one.is_native(device)) emulated.push_back(std::move(one));
     }
   }
@@ -144,11 +144,11 @@ TrainConfig keys_with_native_recipe(TrainConfig keys, Device& device) {
 
 std::string no_fp8_reason(const Transformer& transformer) {
   for (const Linear* linear : transformer.linears()) {
-    if (linear->choice().any_fp8()) return "";
+    if (linear->spec.choice.any_fp8()) return "";
   }
   const Linear& first = *transformer.linears().front();
-  return fmt::format("no layer can run in FP8 (for example {}: {})", first.site().name,
-                     first.choice()[Product::Forward].reason);
+  return fmt::format("no layer can run in FP8 (for example {}: {})", first.spec.site.name,
+                     first.spec.choice[Product::Forward].reason);
 }
 
 std::string precision_label(const Transformer& transformer, Device& device) {

@@ -93,13 +93,13 @@ void log_exact_sums(const Transformer& transformer, const Device& device) {
   bool exact_wgrad = false;
   int64_t exact_forward = 0;
   for (const Linear* linear : transformer.linears()) {
-    if (linear->site().kind == WorkKind::Head) continue;
+    if (linear->spec.site.kind == WorkKind::Head) continue;
     const auto is_exact = [&](Product product) {
-      const ProductChoice& choice = linear->choice()[product];
+      const ProductChoice& choice = linear->spec.choice[product];
       return choice.fp8 && !choice.fast_accumulation;
     };
     if (fp8.fast_accumulation >= Fp8FastAccum::Forward && is_exact(Product::Forward)) ++exact_forward;
-    if (fp8.fast_accumulation == Fp8FastAccum::All && linear->trains() && is_exact(Product::Wgrad))
+    if (fp8.fast_accumulation == Fp8FastAccum::All && linear->weight.trains() && is_exact(Product::Wgrad))
       exact_wgrad = true;
   }
   if (exact_forward > 0) {
@@ -124,8 +124,8 @@ void warn_of_wide_sums(const Transformer& transformer, const Device& device) {
   if (device.name() != "cuda") return;
   int64_t terms = 0;
   for (const Linear* linear : transformer.linears()) {
-    const ProductChoice& dgrad = linear->choice()[Product::Dgrad];
-    if (dgrad.fp8 && dgrad.fast_accumulation) terms = std::max(terms, linear->site().out);
+    const ProductChoice& dgrad = linear->spec.choice[Product::Dgrad];
+    if (dgrad.fp8 && dgrad.fast_accumulation) terms = std::max(terms, linear->spec.site.out);
   }
   if (terms > kMostTermsCompared) {
     log_warning(

@@ -50,6 +50,12 @@ int ScaleTable::add(std::string name, const QuantizeRule& rule) {
   return static_cast<int>(entries_.size()) - 1;
 }
 
+int ScaleTable::add(std::string name, Quantized& tensor) {
+  const int index = add(std::move(name), tensor.rule());
+  share(index, tensor);
+  return index;
+}
+
 void ScaleTable::plan(BufferPlanner& planner) {
   if (entries_.empty()) return;
   const auto add_bytes = [&](Tensor& view, const char* what, size_t size) {
@@ -67,17 +73,16 @@ void ScaleTable::plan(BufferPlanner& planner) {
               Lifetime::always());
 }
 
-void ScaleTable::bind(Quantized& tensor, int index) const {
-  tensor.slot = slot(index);
-  tensor.stats_memory = stats(index);
-  tensor.pass = &pass_;
-  tensor.rowwise.tensor_scale = &tensor.slot->inverse_rowwise;
-  tensor.colwise.tensor_scale = &tensor.slot->inverse_colwise;
-}
-
 void ScaleTable::initialise(Device& device) {
   calibrating_ = any_delayed();
   if (entries_.empty()) return;
+  for (const auto& [index, tensor] : bound_) {
+    tensor->slot = slot(index);
+    tensor->stats_memory = stats(index);
+    tensor->pass = &pass_;
+    tensor->rowwise.tensor_scale = &tensor->slot->inverse_rowwise;
+    tensor->colwise.tensor_scale = &tensor->slot->inverse_colwise;
+  }
   const std::vector<ScaleSlot> slots(entries_.size());
   device.copy_to_device(slots_, slots.data());
   device.zero(stats_);

@@ -21,8 +21,12 @@ class ScaleTable {
   // Registers a tensor ("layers.0.mlp.up.input"); returns its index. All are registered before plan(), those with delayed
   // scaling last.
   int add(std::string name, const QuantizeRule& rule);
+  // The same for a tensor that must stay where it is: initialise() binds it to its slot, its statistics and the table's
+  // pass. share() does so for another form of a tensor that was added.
+  int add(std::string name, Quantized& tensor);
+  void share(int index, Quantized& tensor) { bound_.push_back({index, &tensor}); }
   void plan(BufferPlanner& planner);
-  // After the planner is bound: writes the initial state (all scales 1, histories empty).
+  // After the planner is bound: binds the tensors and writes the initial state (all scales 1, histories empty).
   void initialise(Device& device);
 
   const Fp8Config& config() const { return config_; }
@@ -37,8 +41,6 @@ class ScaleTable {
   }
   ScaleSlot* slot(int index) const { return static_cast<ScaleSlot*>(slots_.data) + index; }
   QuantStats* stats(int index) const { return static_cast<QuantStats*>(stats_.data) + index; }
-  // Lets a tensor use its slot, its statistics and the table's pass. Its copies are bound by the planner.
-  void bind(Quantized& tensor, int index) const;
 
   // Begins a pass over the model: training, evaluation, or copies of new weights. What it decides holds until the next
   // one begins, for the optimizer, too.
@@ -89,12 +91,17 @@ class ScaleTable {
     std::string name;
     const QuantizeRule rule;
   };
+  struct Bound {
+    int index;
+    Quantized* tensor;
+  };
   DelayedScaling delayed() const;
   // With delayed scaling of the head alone, its settings are those of the head.
   int64_t history_length() const { return config_.of_head().history_length; }
 
   Fp8Config config_;
   std::vector<Entry> entries_;
+  std::vector<Bound> bound_;
   int64_t first_delayed_ = 0;  // these are the last ones
   bool calibrating_ = true;
   QuantizePass pass_{.statistics = false};

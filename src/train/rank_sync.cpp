@@ -118,9 +118,9 @@ void RankSync::make_groups() {
       if (p->storage.trainable) updates_.push_back(part_update(*p));
     }
     for (const Linear* linear : group.linears) {
-      if (!linear->sends_codes()) continue;
-      const Linear::SharedCodes& codes = linear->shared_codes();
-      const ParameterStorage& storage = linear->weight().storage;
+      if (!linear->weight.sends_codes()) continue;
+      const Weight::SharedCodes& codes = linear->weight.shared_codes();
+      const ParameterStorage& storage = linear->weight.parameter().storage;
       add(storage, codes.parts, codes.group, codes.part);
       if (codes.scales_part) add(storage, codes.scales_parts, codes.scales_group, codes.scales_part);
     }
@@ -182,8 +182,8 @@ void RankSync::use(size_t index) {
   group.fresh = false;
   device_.wait(device_.queue(), *group.gathered);
   for (Linear* linear : group.linears) {
-    if (!linear->sends_codes() && linear->weight().storage.is_shared())
-      linear->quantize_weight(device_.ops(), group.scale);
+    if (!linear->weight.sends_codes() && linear->weight.parameter().storage.is_shared())
+      linear->weight.quantize(device_.ops(), group.scale);
   }
 }
 
@@ -211,14 +211,15 @@ void RankSync::gather_kept(size_t index, bool frozen) {
   gather(*gather_, group.kept);
   if (frozen) gather(*gather_, group.kept_frozen);
   for (Linear* linear : group.linears) {
-    const ParameterStorage& storage = linear->weight().storage;
-    if (linear->sends_codes() && storage.residency == Residency::Parts && (storage.trainable || frozen))
-      linear->transpose_codes(*gather_ops_);
+    const ParameterStorage& storage = linear->weight.parameter().storage;
+    if (linear->weight.sends_codes() && storage.residency == Residency::Parts && (storage.trainable || frozen))
+      linear->weight.transpose_codes(*gather_ops_);
   }
   device_.record(*group.gathered, *gather_queue_);
   group.fresh = true;
-  group.scale =
-      std::ranges::any_of(group.linears, &Linear::keeps_scale) ? ScaleFrom::Slot : ScaleFrom::Values;
+  const bool keeps_scale =
+      std::ranges::any_of(group.linears, [](const Linear* linear) { return linear->weight.keeps_scale(); });
+  group.scale = keeps_scale ? ScaleFrom::Slot : ScaleFrom::Values;
 }
 
 void RankSync::publish() {
@@ -454,9 +455,9 @@ uint64_t RankSync::weights_hash() {
       seed += uint64_t{1} << 40;
     }
     for (Linear* linear : group.linears) {
-      if (!linear->weight_fp8() || linear->weight().storage.residency == Residency::PerLayer) continue;
-      if (linear->weight_fp8()->rowwise)
-        device_.ops().add_hash(hash_, linear->weight_fp8()->rowwise.codes, seed);
+      if (!linear->weight.copies() || linear->weight.parameter().storage.residency == Residency::PerLayer) continue;
+      if (linear->weight.copies()->rowwise)
+        device_.ops().add_hash(hash_, linear->weight.copies()->rowwise.codes, seed);
       seed += uint64_t{1} << 40;
     }
   }

@@ -192,8 +192,8 @@ TEST_F(LoraCheckpoint, TheBaseInFp8IsUntouched) {
     const Checkpoint saved = save(run);
     restore(again, saved);
     for (size_t i = 0; i < run.model->linears().size(); ++i) {
-      const Quantized* a = run.model->linears()[i]->weight_fp8();
-      const Quantized* b = again.model->linears()[i]->weight_fp8();
+      const Quantized* a = run.model->linears()[i]->weight.copies();
+      const Quantized* b = again.model->linears()[i]->weight.copies();
       const auto codes_a = a->rowwise.codes.span<uint8_t>(), codes_b = b->rowwise.codes.span<uint8_t>();
       EXPECT_TRUE(std::ranges::equal(codes_a, codes_b)) << i;
       EXPECT_EQ(a->slot->inverse_rowwise, b->slot->inverse_rowwise) << i;

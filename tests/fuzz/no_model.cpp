@@ -6,7 +6,7 @@
 
 namespace octet {
 
-void Transformer::fill_weight(Linear&, const Linear::StageRows&) {
+void Transformer::fill_weight(Weight&, const Weight::StageRows&) {
   std::abort();
 }
 

@@ -128,8 +128,8 @@ TEST(StreamingLoad, NoDenseCopyOfTheModelExists) {
   // What was loaded is what the files hold.
   Linear& down = const_cast<Linear&>(model.blocks().back().mlp.down);
   const HfFiles files(folder);
-  const std::vector<float> values = files.weights().values(down.weight().spec);
-  const QuantizedMatrix& codes = down.weight_fp8()->rowwise;
+  const std::vector<float> values = files.weights().values(down.weight.parameter().spec);
+  const QuantizedMatrix& codes = down.weight.copies()->rowwise;
   const float* table = fp8_values(DType::E4M3);
   float amax = 0;
   for (const float value : values) amax = std::max(amax, std::fabs(value));

@@ -148,7 +148,7 @@ TEST(TrainedHead, RowsWithATargetAreEnough) {
 
 // The sum over all tokens of the gradient of the head's weight.
 std::vector<float> summed_over_tokens(TinyRun& run) {
-  const Tensor gradient = run.model->linears().back()->weight().gradient;
+  const Tensor gradient = run.model->linears().back()->weight.parameter().gradient;
   std::vector<float> values(static_cast<size_t>(gradient.numel())),
       sums(static_cast<size_t>(gradient.cols()));
   run.device->copy_to_host(values.data(), gradient);
@@ -269,13 +269,13 @@ std::unique_ptr<TinyRun> run_with_common_part(Fp8Recipe recipe, Fp8Head head, bo
 }
 
 std::vector<float> head_gradient(TinyRun& run) {
-  return gradient_of(run, run.model->linears().back()->weight());
+  return gradient_of(run, run.model->linears().back()->weight.parameter());
 }
 
 // The part of each row that does not point in the common direction.
 std::vector<float> without_common_part(TinyRun& run) {
   std::vector<float> values = head_gradient(run);
-  const auto width = static_cast<size_t>(run.model->linears().back()->weight().gradient.cols());
+  const auto width = static_cast<size_t>(run.model->linears().back()->weight.parameter().gradient.cols());
   for (size_t row = 0; row < values.size(); row += width) {
     const float mean = std::accumulate(&values[row], &values[row] + width, 0.0f) / static_cast<float>(width);
     for (size_t c = 0; c < width; ++c) values[row + c] -= mean;
@@ -345,8 +345,8 @@ TEST(TrainedHead, GradientsThatAreSummedAreFp32) {
   for (const bool untied : {false, true}) {
     SCOPED_TRACE(untied);
     TinyRun run({.preset = "gpt2-tiny", .gradients = DType::BF16, .untied_head = untied});
-    EXPECT_EQ(run.model->linears().back()->weight().gradient.dtype, DType::F32);
-    EXPECT_EQ(run.model->linears().front()->weight().gradient.dtype, DType::BF16);
+    EXPECT_EQ(run.model->linears().back()->weight.parameter().gradient.dtype, DType::F32);
+    EXPECT_EQ(run.model->linears().front()->weight.parameter().gradient.dtype, DType::BF16);
   }
 }
 

@@ -38,13 +38,13 @@ struct WeightState {
 };
 
 WeightState state_of(Linear& linear) {
-  const Quantized& weight = *linear.weight_fp8();
+  const Quantized& weight = *linear.weight.copies();
   WeightState state{.codes = host_bytes(weight.rowwise.codes),
                     .scales = host_bytes(weight.rowwise.scales),
                     .scale = weight.slot->scale_rowwise,
                     .inverse = weight.slot->inverse_rowwise,
                     .transposed_inverse = weight.slot->inverse_colwise};
-  if (linear.transposes()) return state;  // memory that all Linears share
+  if (linear.weight.transposes()) return state;  // memory that all Linears share
   state.transposed = host_bytes(weight.colwise.codes);
   state.transposed_scales = host_bytes(weight.colwise.scales);
   return state;
@@ -53,7 +53,7 @@ WeightState state_of(Linear& linear) {
 std::vector<WeightState> weight_states(TinyRun& run) {
   std::vector<WeightState> states;
   for (Linear* linear : run.model->linears()) {
-    if (linear->weight_fp8()) states.push_back(state_of(*linear));
+    if (linear->weight.copies()) states.push_back(state_of(*linear));
   }
   return states;
 }
@@ -92,8 +92,8 @@ TEST(LoraFp8, AHeadInFp8KeepsItsDenseWeight) {
         {.precision = Precision::Fp8, .fp8 = {.recipe = Fp8Recipe::Current, .head = Fp8Head::All}}, device,
         {.adapters = plan_adapters(config, {.rank = 4})});
     const Linear& head = *model.linears().back();
-    EXPECT_TRUE(head.choice()[Product::Forward].fp8);
-    EXPECT_TRUE(head.weight().storage.has_dense_rows());
+    EXPECT_TRUE(head.spec.choice[Product::Forward].fp8);
+    EXPECT_TRUE(head.weight.parameter().storage.has_dense_rows());
     EXPECT_EQ(planned_bytes(model.plan(), "head.weight") > 0, !tied);
   }
 }
@@ -104,8 +104,8 @@ TEST(LoraFp8, ASkippedLayerIsDense) {
   options.fp8.skip_layers = {"last:1", "layers.0.mlp.down"};
   TinyRun run(options);
   for (const Linear* linear : run.model->linears()) {
-    const bool fp8 = linear->site().layer == 0 && linear->site().name != "layers.0.mlp.down";
-    EXPECT_EQ(linear->weight().storage.has_dense_rows(), !fp8) << linear->site().name;
+    const bool fp8 = linear->spec.site.layer == 0 && linear->spec.site.name != "layers.0.mlp.down";
+    EXPECT_EQ(linear->weight.parameter().storage.has_dense_rows(), !fp8) << linear->spec.site.name;
   }
   for (const StepResult& result : run.steps(2)) EXPECT_FALSE(result.skipped);
 }
@@ -141,7 +141,7 @@ TEST(LoraFp8, Mxfp8KeepsTwoCopies) {
   const TinyRun two(options);
   options.one_copy_layers = kAllLayers;
   const TinyRun one(options);
-  for (const Linear* linear : one.model->linears()) EXPECT_FALSE(linear->transposes());
+  for (const Linear* linear : one.model->linears()) EXPECT_FALSE(linear->weight.transposes());
   EXPECT_EQ(one.model->plan().peak_bytes(), two.model->plan().peak_bytes());
 }
 
@@ -174,7 +174,7 @@ TEST(LoraFp8, FillingRangeByRangeIsQuantisingAtOnce) {
     for (size_t i = 0; i + 1 < ranges.model.linears().size(); ++i) {
       Linear& filled = *ranges.model.linears()[i];
       Linear& quantised = *whole.model.linears()[i];
-      const int64_t out = filled.site().out, in = filled.site().in;
+      const int64_t out = filled.spec.site.out, in = filled.spec.site.in;
       // Another weight than before. Its largest values are in the last rows, and in the second layer in the first ones.
       std::vector<Bf16> values(static_cast<size_t>(out * in));
       for (size_t k = 0; k < values.size(); ++k) {
@@ -182,15 +182,15 @@ TEST(LoraFp8, FillingRangeByRangeIsQuantisingAtOnce) {
         values[k] = to_bf16(std::sin(static_cast<float>(k)) * static_cast<float>(size));
       }
       const Tensor dense{values.data(), DType::BF16, {out, in}};
-      quantised.weight_fp8()->pass = &kScaleFromValues;
-      whole.device.ops().quantize({.dense = dense, .fp8 = quantised.weight_fp8()});
+      quantised.weight.copies()->pass = &kScaleFromValues;
+      whole.device.ops().quantize({.dense = dense, .fp8 = quantised.weight.copies()});
       const WeightState expected = state_of(quantised);
 
       for (const int64_t rows : {int64_t{128}, int64_t{300}, out}) {
-        const int64_t step = filled.fill_rows(rows);
+        const int64_t step = filled.weight.fill_rows(rows);
         std::vector<Bf16> memory(static_cast<size_t>(step * in));
         int64_t next = 0, calls = 0;
-        filled.fill_weight(ranges.device, {memory.data(), DType::U8, {2 * step * in}}, DType::BF16,
+        filled.weight.fill(ranges.device, {memory.data(), DType::U8, {2 * step * in}}, DType::BF16,
                            [&](Tensor part, int64_t begin) {
                              EXPECT_TRUE(begin == next || begin == 0);
                              EXPECT_LE(part.rows(), step);
@@ -202,9 +202,9 @@ TEST(LoraFp8, FillingRangeByRangeIsQuantisingAtOnce) {
         EXPECT_EQ(next, out);
         const bool twice =
             quantize_rule(config, Role::Weight).granularity == Granularity::Tensor && step < out;
-        EXPECT_EQ(calls, (twice ? 2 : 1) * div_up(out, step)) << filled.site().name;
+        EXPECT_EQ(calls, (twice ? 2 : 1) * div_up(out, step)) << filled.spec.site.name;
         EXPECT_TRUE(state_of(filled) == expected)
-            << name_of(config.recipe) << " " << filled.site().name << " by " << step << " rows";
+            << name_of(config.recipe) << " " << filled.spec.site.name << " by " << step << " rows";
       }
     }
   }
@@ -213,9 +213,9 @@ TEST(LoraFp8, FillingRangeByRangeIsQuantisingAtOnce) {
 TEST(LoraFp8, TooLittleStagingMemoryIsRefused) {
   FilledModel filled({.recipe = Fp8Recipe::Current});
   Linear& linear = *filled.model.linears()[2];
-  std::vector<uint8_t> memory(static_cast<size_t>(127 * 2 * linear.site().in));
+  std::vector<uint8_t> memory(static_cast<size_t>(127 * 2 * linear.spec.site.in));
   EXPECT_THAT(error_of([&] {
-                linear.fill_weight(filled.device, {memory.data(), DType::U8, {std::ssize(memory)}},
+                linear.weight.fill(filled.device, {memory.data(), DType::U8, {std::ssize(memory)}},
                                    DType::BF16, [](Tensor, int64_t) {});
               }),
               HasSubstr("layers.0.mlp.up: 32512 bytes of staging memory, expected 32768"));
@@ -228,10 +228,11 @@ TEST(LoraFp8, RandomWeightsAreThoseOfADenseModel) {
     TinyRun bf16({.preset = "gpt2-tiny", .precision = Precision::Bf16, .adapters = lora_plan("gpt2-tiny")});
     const std::vector<WeightState> drawn = weight_states(fp8);
     for (Linear* linear : fp8.model->linears()) {
-      if (!linear->weight_fp8()) continue;
-      linear->weight_fp8()->pass = &kScaleFromValues;
-      fp8.device->ops().quantize({.dense = bf16.model->parameters()[linear->weight().spec.name].weight,
-                                  .fp8 = linear->weight_fp8()});
+      if (!linear->weight.copies()) continue;
+      linear->weight.copies()->pass = &kScaleFromValues;
+      fp8.device->ops().quantize(
+          {.dense = bf16.model->parameters()[linear->weight.parameter().spec.name].weight,
+           .fp8 = linear->weight.copies()});
     }
     EXPECT_TRUE(weight_states(fp8) == drawn) << name_of(recipe);
     EXPECT_EQ(adapter_weights(fp8), adapter_weights(bf16));

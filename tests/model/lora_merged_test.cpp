@@ -13,9 +13,9 @@ constexpr double kGradientTolerance = 1e-5;  // of the largest element
 
 // scale * B^T dW of every part of a Linear's adapters, stacked: (R, in).
 std::vector<float> expected_da(TinyRun& lora, const Linear& linear, const std::vector<float>& dw) {
-  const int64_t in = linear.site().in;
-  std::vector<double> sums(static_cast<size_t>(linear.adapter().ranks() * in), 0.0);
-  for (const LowRank::Part& part : linear.adapter().parts()) {
+  const int64_t in = linear.spec.site.in;
+  std::vector<double> sums(static_cast<size_t>(linear.operands.adapter().ranks() * in), 0.0);
+  for (const LowRank::Part& part : linear.operands.adapter().parts()) {
     const std::vector<float> b = ParameterSet::weight_values(*lora.device, *part.b);
     for (int64_t row = 0; row < part.columns; ++row) {
       for (int64_t r = 0; r < part.rank; ++r) {
@@ -33,8 +33,8 @@ std::vector<float> expected_da(TinyRun& lora, const Linear& linear, const std::v
 // scale * dW A^T of one part: (columns, rank).
 std::vector<float> expected_db(TinyRun& lora, const Linear& linear, const LowRank::Part& part,
                                const std::vector<float>& dw) {
-  const int64_t in = linear.site().in;
-  const std::vector<float> a = ParameterSet::weight_values(*lora.device, linear.adapter().a());
+  const int64_t in = linear.spec.site.in;
+  const std::vector<float> a = ParameterSet::weight_values(*lora.device, linear.operands.adapter().a());
   std::vector<float> result;
   for (int64_t row = 0; row < part.columns; ++row) {
     for (int64_t r = 0; r < part.rank; ++r) {
@@ -54,14 +54,16 @@ int expect_parity(TinyRun& lora, TinyRun& full, const Batch& batch, const std::s
   EXPECT_NEAR(got / expected, 1.0, kLossTolerance) << what;
   int adapted = 0;
   for (const Linear* linear : lora.model->linears()) {
-    if (!linear->adapter()) continue;
+    if (!linear->operands.adapter()) continue;
     ++adapted;
-    const std::string place = what + " " + linear->site().name;
-    const std::vector<float> dw = gradient_of(full, full.model->parameters()[linear->weight().spec.name]);
-    EXPECT_LE(largest_difference(gradient_of(lora, linear->adapter().a()), expected_da(lora, *linear, dw)),
-              kGradientTolerance)
+    const std::string place = what + " " + linear->spec.site.name;
+    const std::vector<float> dw =
+        gradient_of(full, full.model->parameters()[linear->weight.parameter().spec.name]);
+    EXPECT_LE(
+        largest_difference(gradient_of(lora, linear->operands.adapter().a()), expected_da(lora, *linear, dw)),
+        kGradientTolerance)
         << place;
-    for (const LowRank::Part& part : linear->adapter().parts())
+    for (const LowRank::Part& part : linear->operands.adapter().parts())
       EXPECT_LE(largest_difference(gradient_of(lora, *part.b), expected_db(lora, *linear, part, dw)),
                 kGradientTolerance)
           << place << " " << part.b->spec.name;

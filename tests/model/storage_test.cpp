@@ -82,12 +82,12 @@ TEST(Storage, LayersLiveOnFp8CopiesAlone) {
   for (const Checkpointing level : {Checkpointing::None, Checkpointing::Block}) {
     StoredRun with(storage(true), Precision::Fp8, level), without(storage(false), Precision::Fp8, level);
     for (Linear* linear : without.model.linears()) {
-      const std::string& name = linear->weight().spec.name;
-      if (!is_matrix_of_a_layer(linear->weight().spec)) continue;
-      EXPECT_FALSE(linear->weight().weight) << name;
-      EXPECT_FALSE(linear->weight().own_rows) << name;
+      const std::string& name = linear->weight.parameter().spec.name;
+      if (!is_matrix_of_a_layer(linear->weight.parameter().spec)) continue;
+      EXPECT_FALSE(linear->weight.parameter().weight) << name;
+      EXPECT_FALSE(linear->weight.parameter().own_rows) << name;
       without.device.ops().quantize(
-          {.dense = with.model.parameters()[name].weight, .fp8 = linear->weight_fp8()});
+          {.dense = with.model.parameters()[name].weight, .fp8 = linear->weight.copies()});
     }
     EXPECT_LT(without.model.plan().peak_bytes(), with.model.plan().peak_bytes());
     with.step();

@@ -28,7 +28,7 @@ class Tracked {
       : device_(make_cpu_device(1)), table_(std::move(config)) {
     const QuantizeRule rule = quantize_rule(table_.config(), role);
     tensor_ = Quantized(rule);
-    index_ = table_.add("layers.0.mlp.up.input", rule);
+    index_ = table_.add("layers.0.mlp.up.input", tensor_);
     table_.plan(planner_);
     const auto plan_copy = [&](QuantizedMatrix& copy, DType format, int64_t rows, int64_t depth) {
       copy.granularity = rule.granularity;
@@ -47,7 +47,6 @@ class Tracked {
     planner_.bind(memory_.get());
     device_->ops().set_workspace(workspace_);
     table_.initialise(*device_);
-    table_.bind(tensor_, index_);
   }
 
   // One optimizer step in which the tensor has these values.

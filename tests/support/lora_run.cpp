@@ -46,11 +46,11 @@ void merge_into(TinyRun& full, TinyRun& lora) {
                                ParameterSet::weight_values(*lora.device, from));
   }
   for (const Linear* linear : lora.model->linears()) {
-    if (!linear->adapter()) continue;
-    const int64_t in = linear->site().in;
-    std::vector<float> weight = ParameterSet::weight_values(*lora.device, linear->weight());
-    const std::vector<float> a = ParameterSet::weight_values(*lora.device, linear->adapter().a());
-    for (const LowRank::Part& part : linear->adapter().parts()) {
+    if (!linear->operands.adapter()) continue;
+    const int64_t in = linear->spec.site.in;
+    std::vector<float> weight = ParameterSet::weight_values(*lora.device, linear->weight.parameter());
+    const std::vector<float> a = ParameterSet::weight_values(*lora.device, linear->operands.adapter().a());
+    for (const LowRank::Part& part : linear->operands.adapter().parts()) {
       const std::vector<float> b = ParameterSet::weight_values(*lora.device, *part.b);
       for (int64_t row = 0; row < part.columns; ++row) {
         for (int64_t col = 0; col < in; ++col) {
@@ -63,7 +63,8 @@ void merge_into(TinyRun& full, TinyRun& lora) {
         }
       }
     }
-    ParameterSet::set_weight(*full.device, full.model->parameters()[linear->weight().spec.name], weight);
+    ParameterSet::set_weight(*full.device, full.model->parameters()[linear->weight.parameter().spec.name],
+                             weight);
   }
   full.model->weights_changed();
 }

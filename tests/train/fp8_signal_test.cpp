@@ -43,7 +43,8 @@ Named one_step(const Numerics& numerics) {
 
   Named result;
   for (const Linear* linear : model.linears()) {
-    result[linear->site().name + " weight gradient"] = values_of(*device, linear->weight().gradient);
+    result[linear->spec.site.name + " weight gradient"] =
+        values_of(*device, linear->weight.parameter().gradient);
   }
   // Backward has taken the memory of the last residual: forward once more, to the same bits.
   model.forward_loss({}, true);
@@ -59,11 +60,11 @@ Named one_step(const Numerics& numerics) {
     const Tensor after =
         l + 1 < blocks.size() ? blocks[l + 1].attention_acts.residual : model.final_residual();
     const Tensor before = b.attention_acts.residual, middle = b.mlp_acts.residual;
-    result[b.attention.qkv.site().name + " output"] = values_of(*device, b.attention_acts.qkv);
-    result[b.mlp.up.site().name + " output"] = values_of(*device, b.mlp_acts.up);
+    result[b.attention.qkv.spec.site.name + " output"] = values_of(*device, b.attention_acts.qkv);
+    result[b.mlp.up.spec.site.name + " output"] = values_of(*device, b.mlp_acts.up);
     // These two are seen only in what they add to the residual.
-    result[b.attention.out.site().name + " output"] = difference(middle, before);
-    result[b.mlp.down.site().name + " output"] = difference(after, middle);
+    result[b.attention.out.spec.site.name + " output"] = difference(middle, before);
+    result[b.mlp.down.spec.site.name + " output"] = difference(after, middle);
   }
   return result;
 }
@@ -88,7 +89,7 @@ std::vector<std::string> base_matrices() {
   const Transformer planned(kModel, kShape, {}, *device);
   std::vector<std::string> names;
   for (const Linear* linear : planned.linears()) {
-    if (linear->site().kind == WorkKind::BaseMatrix) names.push_back(linear->site().name);
+    if (linear->spec.site.kind == WorkKind::BaseMatrix) names.push_back(linear->spec.site.name);
   }
   return names;
 }

@@ -69,7 +69,7 @@ void carry_over(TinyRun& from, TinyRun& to) {
 std::vector<std::byte> weight_copies(TinyRun& run) {
   std::vector<std::byte> all;
   for (Linear* linear : run.model->linears()) {
-    const Quantized* copies = linear->weight_fp8();
+    const Quantized* copies = linear->weight.copies();
     if (!copies) continue;
     for (const QuantizedMatrix* copy : {&copies->rowwise, &copies->colwise}) {
       for (const Tensor& tensor : {copy->codes, copy->scales}) {
@@ -167,7 +167,7 @@ TEST_P(EveryRecipe, StatisticsLeaveNoTrace) {
 // The FP8 copy of a weight, dequantised by the scales as they are now.
 std::vector<float> dequantised(const Linear& linear, const Quantized& copies) {
   const QuantizedMatrix& copy = copies.rowwise;
-  const int64_t in = linear.site().in;
+  const int64_t in = linear.spec.site.in;
   std::vector<float> values;
   for (int64_t i = 0; i < copy.codes.numel(); ++i) {
     float factor = *copy.tensor_scale;
@@ -186,9 +186,9 @@ TEST_P(EveryRecipe, ASkippedStepKeepsTheWeightsThatProductsSee) {
   run.steps(2);
   // Weights that have grown since their scales were set, so that the scales move in the step that is skipped.
   Linear& linear = *run.model->linears()[2];
-  std::vector<float> values = ParameterSet::weight_values(*run.device, linear.weight());
+  std::vector<float> values = ParameterSet::weight_values(*run.device, linear.weight.parameter());
   for (float& value : values) value *= 1.5f;
-  ParameterSet::set_weight(*run.device, linear.weight(), values);
+  ParameterSet::set_weight(*run.device, linear.weight.parameter(), values);
   run.model->weights_changed();
 
   Parameter& gain = run.model->parameters()["final_norm.gain"];
@@ -198,7 +198,7 @@ TEST_P(EveryRecipe, ASkippedStepKeepsTheWeightsThatProductsSee) {
   ParameterSet::set_weight(*run.device, gain, bad);
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(run.step().skipped);
-    const std::vector<float> seen = dequantised(linear, *linear.weight_fp8());
+    const std::vector<float> seen = dequantised(linear, *linear.weight.copies());
     double signal = 0, noise = 0;
     for (size_t j = 0; j < seen.size(); ++j) {
       const double value = static_cast<double>(values[j]), error = static_cast<double>(seen[j]) - value;
