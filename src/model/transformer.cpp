@@ -64,60 +64,25 @@ void Transformer::fill_weight(Weight& weight, const Weight::StageRows& stage) {
 }
 
 void Transformer::load(const HostBatch& batch, std::optional<float> gradient_scale, uint64_t dropout_seed) {
-  const auto n = static_cast<size_t>(shape_.tokens());
-  require(batch.tokens.size() == n && batch.targets.size() == n && batch.positions.size() == n,
-          "[model] a micro-batch of {} tokens, {} targets and {} positions, expected {} of each",
-          batch.tokens.size(), batch.targets.size(), batch.positions.size(), n);
-  const size_t documents = batch.document_starts.size() - 1;
-  require(batch.document_starts.size() >= 2 && documents <= n, "[model] {} documents in {} tokens", documents,
-          n);
+  std::vector<InputCopy> copies;
+  inputs_.load(batch, shape_, copies);
+  head_.load(batch.targets, copies);
+  if (gradient_scale) copies.push_back({inputs_.gradient_scale, &*gradient_scale});
+  if (inputs_.dropout_seed) copies.push_back({inputs_.dropout_seed, &dropout_seed});
   ops().set_workspace(workspace_);  // several Transformers may share one device
-  documents_ = {document_starts_, static_cast<int64_t>(documents), 0};
-  for (size_t i = 0; i < documents; ++i) {
-    documents_.max_length =
-        std::max<int64_t>(documents_.max_length, batch.document_starts[i + 1] - batch.document_starts[i]);
-  }
-  padded_starts_.assign(batch.document_starts.begin(), batch.document_starts.end());
-  // A recording contains these two numbers. They are rounded up, so that few different recordings occur. The added
-  // documents are empty. This is done only if the documents cover all tokens, because count * max_length == tokens
-  // means that all documents have one length.
-  const bool covers = batch.document_starts.front() == 0 && batch.document_starts.back() == shape_.tokens();
-  if (shape_.graphs && covers && documents_.count * documents_.max_length != shape_.tokens()) {
-    const auto power_of_two = [](int64_t value, int64_t most) {
-      return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(value))), most);
-    };
-    documents_.count = power_of_two(documents_.count, shape_.tokens());
-    documents_.max_length = power_of_two(documents_.max_length, shape_.length);
-    padded_starts_.resize(static_cast<size_t>(documents_.count) + 1, batch.document_starts.back());
-  }
-  Tensor starts = document_starts_;
-  starts.shape = {std::ssize(padded_starts_)};
-  std::vector<InputCopy> inputs = {{tokens_, batch.tokens.data()},
-                                   {targets_, batch.targets.data()},
-                                   {positions_, batch.positions.data()},
-                                   {starts, padded_starts_.data()}};
-  if (gradient_scale) inputs.push_back({gradient_scale_, &*gradient_scale});
-  choose_head_rows(batch.targets);
-  const float target_share = 1.0f / static_cast<float>(std::max<int64_t>(target_count_, 1));
-  if (target_share_) inputs.push_back({target_share_, &target_share});
-  if (head_count_ < shape_.tokens()) {
-    inputs.push_back({target_rows_.part(0, head_count_), head_rows_host_.data()});
-    inputs.push_back({gathered_targets_.part(0, head_count_), head_targets_host_.data()});
-  }
-  if (dropout_seed_) inputs.push_back({dropout_seed_, &dropout_seed});
-  device_.feed(inputs);
+  device_.feed(copies);
 }
 
 LayerPass Transformer::pass(bool fp8) const {
-  return {.ops = ops(),
-          .config = config_,
-          .keep = keep_,
-          .fp8 = fp8,
-          .stops_at_bottom = !wte_->storage.trainable && !(wpe_ && wpe_->storage.trainable) &&
-                             !blocks_.front().attention.norm.gain->storage.trainable,
-          .positions = positions_,
-          .rope_table = rope_table_,
-          .documents = documents_};
+  return {
+      .ops = ops(),
+      .config = config_,
+      .keep = keep_,
+      .fp8 = fp8,
+      .stops_at_bottom = !embedding_.is_trained() && !blocks_.front().attention.norm.gain->storage.trainable,
+      .positions = inputs_.positions,
+      .rope_table = rope_table_,
+      .documents = inputs_.documents};
 }
 
 void Transformer::block_forward(size_t index, const LayerPass& pass) {
@@ -134,8 +99,8 @@ void Transformer::forward_body(const LayerPass& pass) {
   device_.begin_phase(Phase::Forward);
   acquire(0, Sweep::Forward);
   segment("embedding", [&] {
-    ops().embedding_forward(blocks_.front().attention_acts.residual, tokens_, positions_, wte_->weight,
-                            wpe_ ? wpe_->weight : Tensor{});
+    ops().embedding_forward(blocks_.front().attention_acts.residual, inputs_.tokens, inputs_.positions,
+                            embedding_.tokens->weight, embedding_.position_weight());
   });
   for (size_t l = 0; l < blocks_.size(); ++l) {
     acquire(l + 1, Sweep::Forward);
@@ -144,7 +109,7 @@ void Transformer::forward_body(const LayerPass& pass) {
   }
   acquire(last_group(), Sweep::Forward);
   segment("final norm", [&] {
-    final_norm_.forward(pass, {.dense = final_normed_}, final_residual_, final_mean_, final_inv_,
+    final_.norm.forward(pass, {.dense = head_.input()}, final_.residual, final_.mean, final_.inv,
                         blocks_.back().mlp_acts.residual, shared_.delta);
   });
 }
@@ -171,8 +136,8 @@ void Transformer::backward_body(bool first) {
   const GradientBuffers& gradients = shared_.gradients;
   segment("final norm backward", [&] {
     device_.zero(gradients.dresidual);
-    final_norm_.backward(pass, gradients.residual_for(&blocks_.back().mlp.down), dfinal_normed_,
-                         final_residual_, final_mean_, final_inv_);
+    final_.norm.backward(pass, gradients.residual_for(&blocks_.back().mlp.down), head_.input_gradient(),
+                         final_.residual, final_.mean, final_.inv);
   });
   release(last_group(), Sweep::Backward);
   for (size_t l = blocks_.size(); l-- > 0;) {
@@ -180,10 +145,10 @@ void Transformer::backward_body(bool first) {
     segment(fmt::format("backward {}", l), [&] { block_backward(l, pass, first); });
     release(l + 1, Sweep::Backward);
   }
-  const Tensor dwpe = wpe_ ? wpe_->gradient : Tensor{};
-  if (wte_->gradient || dwpe) {
+  if (embedding_.tokens->gradient || embedding_.position_gradient()) {
     segment("embedding backward", [&] {
-      ops().embedding_backward(wte_->gradient, dwpe, gradients.dresidual, tokens_, positions_);
+      ops().embedding_backward(embedding_.tokens->gradient, embedding_.position_gradient(),
+                               gradients.dresidual, inputs_.tokens, inputs_.positions);
     });
   }
   release(0, Sweep::Backward);
@@ -205,7 +170,7 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
     device_.zero(added);
   }
   const auto forward = [&] { forward_body(pass(true)); };
-  const auto head = [&] { head_loss(true, penalty, first, true); };
+  const auto head = [&] { head_.losses_and_gradients(inputs_, penalty, first); };
   const auto backward = [&] { backward_body(first); };
   if (!shape_.graphs) {
     forward();
@@ -213,7 +178,8 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
     backward();
   } else {
     const std::string common = common_signature(first, fp8_stats);
-    const std::string body = fmt::format("{} body {} {}", common, documents_.count, documents_.max_length);
+    const std::string body =
+        fmt::format("{} body {} {}", common, inputs_.documents.count, inputs_.documents.max_length);
     const auto body_part = [&](const char* name, const std::function<void()>& work) {
       if (!mover_) return device_.repeat(fmt::format("{} {}", body, name), work);
       segments_ = body;
@@ -221,7 +187,7 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
       segments_.clear();
     };
     body_part("forward", forward);
-    device_.repeat(fmt::format("{} head {} {} {}", common, head_count_, static_cast<int>(penalty.kind),
+    device_.repeat(fmt::format("{} head {} {} {}", common, head_.row_count(), static_cast<int>(penalty.kind),
                                std::bit_cast<uint32_t>(penalty.weight)),
                    head);
     body_part("backward", backward);
@@ -234,15 +200,16 @@ std::string Transformer::common_signature(bool first, bool fp8_stats) const {
   return fmt::format("{} {} {} {}", number_, first, fp8_stats, scales_.calibrating());
 }
 
-void Transformer::begin_evaluation() {
+// A forward pass that does not change the training state.
+template <class Use>
+void Transformer::evaluate(bool fp8, const Use& use) {
   // First: making FP8 copies of new weights changes slots, and evaluation must not.
   if (mover_) mover_->settle();
   scales_.push_slots(device_);
   scales_.begin_pass(false);
   shared_.adapter.dropout.active = false;
-}
-
-void Transformer::end_evaluation() {
+  forward_body(pass(fp8));
+  use();
   release(last_group(), Sweep::Forward);
   release(0, Sweep::Forward);
   device_.begin_phase(Phase::Outside);
@@ -250,10 +217,21 @@ void Transformer::end_evaluation() {
 }
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
-  begin_evaluation();
-  forward_body(pass(fp8));
-  head_loss(false, penalty, false, fp8);
-  end_evaluation();
+  evaluate(fp8, [&] { head_.losses(inputs_, penalty, fp8); });
+}
+
+std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens) {
+  std::vector<std::vector<float>> logits;
+  evaluate(false, [&] {
+    for (const int64_t token : tokens) logits.push_back(head_.logits_of(token));
+  });
+  return logits;
+}
+
+LossSums Transformer::sums() const {
+  float values[2];
+  device_.copy_to_host(values, head_.sums());
+  return {values[0], values[1]};
 }
 
 std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay, float loraplus_ratio) {
@@ -264,7 +242,7 @@ std::vector<AdamWParameter> Transformer::optimizer_view(float weight_decay, floa
 
 std::vector<AdamWParameter> Transformer::optimizer_view(std::span<Parameter* const> parameters,
                                                         float weight_decay, float loraplus_ratio) {
-  require(memory_ != nullptr, "[model] optimizer_view() before allocate()");
+  require(memory_.device != nullptr, "[model] optimizer_view() before allocate()");
   std::vector<AdamWParameter> view;
   for (const Parameter* parameter : parameters) {
     const Parameter& p = *parameter;

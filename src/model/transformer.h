@@ -6,35 +6,11 @@
 #include <span>
 #include <vector>
 
-#include "model/block.h"
 #include "model/exchange_plan.h"
+#include "model/head.h"
 #include "model/weight_mover.h"
 
 namespace octet {
-
-// The size of a micro-batch and what is kept in memory.
-struct RunShape {
-  int64_t rows = 1;
-  int64_t length = 0;
-  bool training = true;
-  Checkpointing checkpointing = Checkpointing::None;
-  int64_t head_chunk_bytes = int64_t{64} << 20;  // most memory for logits at one time
-  bool graphs = false;                           // a micro-step may be recorded by the device and replayed
-  bool head_all_rows = false;  // training computes the head also for tokens without a target; for comparison
-  // Only without training: forward_loss computes the head only for tokens with a target, with fp32 logits.
-  bool scoring = false;
-  int64_t tokens() const { return rows * length; }
-};
-
-// The dtypes in which the run computes and stores.
-struct Numerics {
-  Precision precision = Precision::Bf16;
-  Fp8Config fp8;
-  DType moments = DType::F32;                      // fp32 | bf16 | e4m3
-  RemainderKind remainder = RemainderKind::Exact;  // of bf16 matrices
-  DType gradients = DType::F32;                    // of matrices
-  DType dense() const { return precision == Precision::Fp32 ? DType::F32 : DType::BF16; }
-};
 
 constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();
 
@@ -59,31 +35,43 @@ struct ParameterGroup {
 
 // Memory for what travels between ranks, in addition to the parameters' own.
 struct RankBuffers {
-  Tensor received;          // u8: gradients that have arrived
-  Tensor sent;              // u8: gradients in the dtype in which they travel, unless they have it already
-  Tensor partial;           // u8: with groups of ranks, sums over a group (fp32)
-  Tensor counts;            // (ranks) int32: targets of a step
-  Tensor records;           // (ranks, kRecordValues) fp32: norm, loss and more of a step
-  Tensor slots;             // u8 (ranks, bytes of the slots)
-  Tensor gather_ring[2];    // u8: whole weights of a layer
-  Tensor gradient_ring[2];  // u8: gradients of a layer
+  Tensor received;             // u8: gradients that have arrived
+  Tensor sent;                 // u8: gradients in the dtype in which they travel, unless they have it already
+  Tensor partial;              // u8: with groups of ranks, sums over a group (fp32)
+  Tensor counts;               // (ranks) int32: targets of a step
+  Tensor records;              // (ranks, kRecordValues) fp32: norm, loss and more of a step
+  Tensor slots;                // u8 (ranks, bytes of the slots)
+  Tensor gather_ring[2];       // u8: whole weights of a layer
+  Tensor gradient_ring[2];     // u8: gradients of a layer
+  int64_t round_capacity = 0;  // of exchange_rounds
   static constexpr int64_t kRecordValues = 16;
 };
 
-// One micro-batch on the host, as views; see data/loading/batch.h for their meaning.
-struct HostBatch {
-  std::span<const int32_t> tokens, targets, positions, document_starts;
+// The embedding of tokens and, if the model has one, of positions.
+struct Embedding {
+  Parameter* tokens = nullptr;
+  Parameter* positions = nullptr;
+  Tensor position_weight() const { return positions ? positions->weight : Tensor{}; }
+  Tensor position_gradient() const { return positions ? positions->gradient : Tensor{}; }
+  bool is_trained() const { return tokens->storage.trainable || (positions && positions->storage.trainable); }
 };
 
-struct PenaltyOptions {
-  PenaltyKind kind = PenaltyKind::None;
-  float weight = 0;
+// The norm after the last layer, and what it keeps for backward.
+struct FinalNorm {
+  Norm norm;
+  Tensor residual;   // (N, C)
+  Tensor mean, inv;  // (N) fp32
 };
 
-// Sums over the targets of the micro-batches since they were last cleared.
-struct LossSums {
-  double loss = 0;
-  double penalty = 0;
+// All Linears in the order of the forward pass, the head last, and their precision.
+struct LinearChoices {
+  std::vector<LinearSite> sites;
+  std::vector<LinearChoice> choices;
+};
+
+// Memory of the plan, once it is allocated.
+struct ModelMemory {
+  std::shared_ptr<void> device, host;
 };
 
 // A decoder-only transformer with hand-written forward and backward over planned memory. The constructor plans;
@@ -105,7 +93,7 @@ class Transformer {
   const std::vector<Linear*>& linears() const { return linears_; }
   const std::vector<Block>& blocks() const { return blocks_; }
   // The residual stream after the last block; valid from a forward pass until backward begins.
-  Tensor final_residual() const { return final_residual_; }
+  Tensor final_residual() const { return final_.residual; }
 
   const Finetuning& finetuning() const { return finetuning_; }
   bool has_adapters() const { return !finetuning_.adapters.empty(); }
@@ -123,7 +111,7 @@ class Transformer {
   // Writes a weight that has only FP8 copies, some rows at a time; see Weight::fill. Overwrites
   // activations.
   void fill_weight(Weight& weight, const Weight::StageRows& stage);
-  int64_t allocated_bytes() const { return allocated_bytes_; }
+  int64_t allocated_bytes() const { return memory_.device ? plan().peak_bytes() : 0; }
   // Call after weights were written from outside (initialise, import, resume). Makes their FP8 copies; the delayed
   // recipe uses the scales in scales(). A resumed run restores scales() first.
   void weights_changed();
@@ -139,15 +127,15 @@ class Transformer {
   WeightMover* mover() const { return mover_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   const RankBuffers& rank_buffers() const { return ranks_; }
-  int64_t exchange_capacity() const { return exchange_capacity_; }  // of exchange_rounds
+  int64_t exchange_capacity() const { return ranks_.round_capacity; }  // of exchange_rounds
   const Sharding& sharding() const { return finetuning_.sharding; }
-  void* memory() const { return memory_.get(); }
+  void* memory() const { return memory_.device.get(); }
 
   // Copies a micro-batch of exactly shape().tokens() tokens to the device. `gradient_scale` is 1 / (targets of the
   // whole step), for forward_backward; absent: gradient_scale() has it already. `dropout_seed` must differ between
   // micro-batches.
   void load(const HostBatch& batch, std::optional<float> gradient_scale = 0.0f, uint64_t dropout_seed = 0);
-  Tensor gradient_scale() const { return gradient_scale_; }  // (1) fp32
+  Tensor gradient_scale() const { return inputs_.gradient_scale; }  // (1) fp32
 
   // Forward and backward of the loaded micro-batch. The first micro-batch of a step overwrites the gradients; later
   // ones add to them.
@@ -155,12 +143,12 @@ class Transformer {
   // Only forward and loss; does not change the training state.
   void forward_loss(const PenaltyOptions& penalty, bool fp8);
   // After forward_loss: how many targets of the micro-batch were the likeliest token; waits for the device.
-  int64_t correct_targets() const;
+  int64_t correct_targets() const { return head_.correct_targets(); }
   // After forward_loss: the loss of every target, in the order of the tokens that have one; waits for the device.
-  std::vector<float> target_losses() const;
-  void clear_sums() { device_.zero(sums_); }
-  LossSums sums() const;                      // waits for the device
-  Tensor loss_sums() const { return sums_; }  // the same on the device, (2) fp32
+  std::vector<float> target_losses() const { return head_.target_losses(); }
+  void clear_sums() { device_.zero(head_.sums()); }
+  LossSums sums() const;                             // waits for the device
+  Tensor loss_sums() const { return head_.sums(); }  // the same on the device, (2) fp32
 
   // Logits (unpadded, fp32) of the loaded micro-batch at the given token indices, computed dense; waits for the device.
   std::vector<std::vector<float>> logits_at(const std::vector<int64_t>& tokens);
@@ -182,9 +170,10 @@ class Transformer {
   void plan_rings();
   void plan_rank_buffers();
   void plan_staging();
+  Timeline time() const { return {config_.layers}; }
   // Lifetimes of buffers that all layers need: in forward and backward, and only in backward.
-  Lifetime up_and_down() const { return {time_.forward(0), time_.end()}; }
-  Lifetime down() const { return {time_.head(), time_.end()}; }
+  Lifetime up_and_down() const { return {time().forward(0), time().end()}; }
+  Lifetime down() const { return {time().head(), time().end()}; }
   void plan_bytes(Tensor& view, const std::string& name, int64_t bytes, Lifetime lifetime);
   void plan_fp8_scratch();
   void plan_layers();
@@ -196,41 +185,10 @@ class Transformer {
   void plan_workspace();
 
   LayerPass pass(bool fp8) const;
+  template <class Use>
+  void evaluate(bool fp8, const Use& use);
   void forward_body(const LayerPass& pass);
   void block_forward(size_t index, const LayerPass& pass);
-  // The rows that the head computes, and what belongs to them.
-  struct HeadRows {
-    int64_t count;
-    Tensor input, gradient;      // (count, C)
-    Tensor targets;              // (count) int32
-    Tensor loss, penalty;        // (N) fp32: the first `count` are theirs
-    bool needs_scatter = false;  // gradient, loss and penalty must still be brought to their places
-  };
-  void choose_head_rows(std::span<const int32_t> targets);
-  bool gathers_head_rows(bool backward) const {
-    return (backward || shape_.scoring) && head_count_ < shape_.tokens();
-  }
-  HeadRows gather_head_rows(bool backward);
-  void scatter_head_rows(const HeadRows& rows);
-  // Whether the FP8 product for the head's weight reads the head's input without its mean. Adapters of the head would read
-  // the same input; a head that has them does not train today.
-  bool centres_head_input() const {
-    return head_.operands.input_needed_colwise() && !head_.operands.has_adapter();
-  }
-  void centre_head_input(const Operand& x, float mean_factor, Quantized& copy, bool has_scale);
-  // Whether the mean of the gradient of the head's input is computed without FP8.
-  bool keeps_mean_of_head_gradient() const {
-    return head_.spec.choice[Product::Dgrad].fp8 && head_.weight.has_dense() && !head_.operands.has_adapter();
-  }
-  void keep_mean_of_head_gradient(const HeadRows& rows);
-  // Whether rounding errors of a row of the logits' gradient are taken back. They are known only with a delayed scale, so not
-  // in a pass that calibrates.
-  bool corrects_row_sums() {
-    const Quantized* gradient = head_.gradient({}, false).fp8;
-    return gradient && gradient->keeps_scale() && head_.weight.has_dense();
-  }
-  void correct_row_sums(const HeadRows& rows);
-  void head_loss(bool backward, const PenaltyOptions& penalty, bool first, bool fp8);
   void backward_body(bool first);
   void block_backward(size_t index, const LayerPass& pass, bool first);
   // The Linear that reads the gradient of the residual stream before block `index`; null at the bottom.
@@ -243,8 +201,6 @@ class Transformer {
     if (mover_) mover_->release(static_cast<int64_t>(group), sweep);
   }
   // Around a pass that must not change the training state.
-  void begin_evaluation();
-  void end_evaluation();
   size_t last_group() const { return blocks_.size() + 1; }
   // With what a part adds: differs between micro-steps in which any argument of any op of the part differs. The head does
   // not read the documents, and the other parts do not read the number of its rows, so that few recordings are made.
@@ -256,61 +212,28 @@ class Transformer {
   Device& device_;
   Finetuning finetuning_;
   KeepPolicy keep_;
-  Timeline time_;
-  int64_t head_rows_ = 0;          // rows of a chunk of the head
-  std::vector<LinearSite> sites_;  // of all Linears in the order of the forward pass, and their precision
-  std::vector<LinearChoice> choices_;
+  LinearChoices precision_;
   BufferPlanner planner_;
   ParameterSet parameters_;
   ScaleTable scales_;
-  std::shared_ptr<void> memory_, host_memory_;
-  int64_t allocated_bytes_ = 0;
+  ModelMemory memory_;
   int64_t number_ = 0;  // unique among all Transformers of the process
 
-  Parameter* wte_ = nullptr;
-  Parameter* wpe_ = nullptr;
+  Embedding embedding_;
   std::vector<Block> blocks_;
-  Norm final_norm_;
-  Linear head_;
+  FinalNorm final_;
+  Head head_;
   std::vector<Linear*> linears_;
+  BatchInputs inputs_;
+  Tensor rope_table_;  // (length, D) fp32
   SharedBuffers shared_;
+  Tensor staging_;  // bytes, before the first step
+  Tensor workspace_;
+
   WeightMover* mover_ = nullptr;
   std::string segments_;  // the signature of the micro-step that is recorded in pieces; else empty
   std::vector<ParameterGroup> groups_;
   RankBuffers ranks_;
-  int64_t exchange_capacity_ = 0;
-
-  Tensor tokens_, targets_, positions_, document_starts_;  // (N), (N), (N), (N + 1) int32
-  Tensor gradient_scale_;                                  // (1) fp32
-  Tensor target_share_;  // (1) fp32: 1 / rows with a target; with keeps_mean_of_head_gradient()
-  Tensor dropout_seed_;  // (2) int32
-  // In training and scoring, the head computes only rows with a target, and a few others that make their number round:
-  // the indices of these rows, those with a target first, and their targets. The number is shape_.tokens() if all rows
-  // are computed in place.
-  Tensor target_rows_, gathered_targets_;    // (N) int32
-  Tensor head_input_;                        // (N, C) the gathered rows, for scoring
-  Tensor gathered_loss_, gathered_penalty_;  // (N) fp32, for training
-  int64_t head_count_ = 0;
-  int64_t target_count_ = 0;  // rows with a target: the first ones of head_rows_host_
-  std::vector<int32_t> head_rows_host_, head_targets_host_;
-  std::vector<int32_t> padded_starts_;
-  Documents documents_;
-  Tensor rope_table_;              // (length, D) fp32
-  Tensor final_residual_;          // (N, C)
-  Tensor final_mean_, final_inv_;  // (N) fp32
-  Tensor final_normed_;            // (N, C)
-  Tensor dfinal_normed_;           // (N, C)
-  Tensor logits_;                  // (head_rows, padded vocab)
-  Tensor correction_;              // (N) fp32: see Ops::cross_entropy; absent if the head has no FP8 gradient
-  Tensor head_input_sums_;         // (C) fp32: over the rows of the head's input; with centres_head_input()
-  Tensor logit_gradient_sums_;     // (padded vocab) fp32: over the rows of the logits' gradient; if either
-  Tensor head_gradient_error_;     // (2, C) fp32: of the sum over rows, and a row's share of it;
-                                   // with keeps_mean_of_head_gradient()
-  Tensor loss_, penalty_;          // (N) fp32
-  Tensor correct_;                 // (N) int32: 1 where the likeliest token was the target
-  Tensor sums_;                    // (2) fp32: loss, penalty
-  Tensor staging_;                 // bytes, before the first step
-  Tensor workspace_;
 };
 
 }  // namespace octet

@@ -23,24 +23,9 @@ std::vector<std::string> hf_names(const ParameterSpec& weight) {
   return names;
 }
 
-// Rows per chunk of the head. As few chunks as the memory allows, all of about the same size, because a short last
-// chunk runs its products slowly. Large chunks are whole GEMM tiles if both still hold.
-int64_t head_chunk_rows(int64_t tokens, int64_t most_rows) {
-  const int64_t even_rows = div_up(tokens, div_up(tokens, most_rows));
-  const int64_t tiled_rows = round_up(even_rows, 128);
-  const int64_t last_rows = tokens - (div_up(tokens, tiled_rows) - 1) * tiled_rows;
-  const bool tiled = even_rows >= 1024 && tiled_rows <= most_rows && 4 * last_rows >= 3 * tiled_rows;
-  return std::min(tiled ? tiled_rows : round_up(even_rows, 16), tokens);
-}
-
-int64_t head_rows(const ModelConfig& config, const RunShape& shape, DType logits) {
-  const int64_t row_bytes = config.padded_vocab() * static_cast<int64_t>(size_of(logits));
-  const int64_t most_rows = std::max<int64_t>(shape.head_chunk_bytes / row_bytes / 16 * 16, 16);
-  return head_chunk_rows(shape.tokens(), most_rows);
-}
-
 // All Linears in the order of the forward pass; the head is the last.
-std::vector<LinearSite> linear_sites(const ModelConfig& config, const RunShape& shape, int64_t head_rows) {
+std::vector<LinearSite> linear_sites(const ModelConfig& config, const RunShape& shape,
+                                     const Numerics& numerics) {
   std::map<std::string, ParameterSpec, std::less<>> table;
   for (ParameterSpec& spec : parameter_table(config)) table.emplace(spec.name, std::move(spec));
   std::vector<LinearSite> sites;
@@ -56,7 +41,8 @@ std::vector<LinearSite> linear_sites(const ModelConfig& config, const RunShape& 
     add(l, static_cast<const MlpPart*>(nullptr));
   }
   // A last chunk that is not a multiple of 16 must count in the choice: then the site is the whole micro-batch.
-  const int64_t head_tokens = shape.tokens() % 16 == 0 ? head_rows : shape.tokens();
+  const int64_t head_tokens =
+      shape.tokens() % 16 == 0 ? Head::chunk_rows(config, shape, numerics) : shape.tokens();
   sites.push_back({"head",
                    {"lm_head"},
                    -1,
@@ -68,11 +54,18 @@ std::vector<LinearSite> linear_sites(const ModelConfig& config, const RunShape& 
   return sites;
 }
 
+LinearChoices choose_linears(const ModelConfig& config, const RunShape& shape, const Numerics& numerics) {
+  LinearChoices chosen{.sites = linear_sites(config, shape, numerics), .choices = {}};
+  chosen.choices = choose_precision(chosen.sites, numerics.precision, numerics.fp8);
+  return chosen;
+}
+
 // With adapters: the base is frozen. A matrix has only FP8 copies if both products that read it run in FP8. A head that
-// is tied to the embedding is also read by the embedding, and head_loss reads the dense weight of any head. Ranks share
+// is tied to the embedding is also read by the embedding, and corrections read the dense weight of any head. Ranks share
 // what `sharding` says.
 StoragePolicy storage_policy(const Finetuning& finetuning, const Numerics& numerics,
-                             const std::vector<LinearSite>& sites, const std::vector<LinearChoice>& choices) {
+                             const LinearChoices& linears) {
+  const auto& [sites, choices] = linears;
   const Sharding sharding = finetuning.sharding;
   const bool adapters = !finetuning.adapters.empty();
   if (finetuning.storage || (!adapters && !sharding.is_active())) return finetuning.storage;
@@ -134,13 +127,11 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
       device_(device),
       finetuning_(finetuning),
       keep_(shape.checkpointing),
-      time_{config.layers},
-      head_rows_(head_rows(config, shape, shape.scoring ? DType::F32 : numerics.dense())),
-      sites_(linear_sites(config, shape, head_rows_)),
-      choices_(choose_precision(sites_, numerics.precision, numerics.fp8)),
+      precision_(choose_linears(config, shape, numerics)),
       parameters_(config, parameter_types(numerics), shape.training, planner_,
-                  storage_policy(finetuning, numerics, sites_, choices_), finetuning.adapters),
-      scales_(numerics.fp8) {
+                  storage_policy(finetuning, numerics, precision_), finetuning.adapters),
+      scales_(numerics.fp8),
+      head_(config, shape, numerics, device) {
   static std::atomic<int64_t> made{0};
   number_ = made++;
   finetuning_.sharding.validate();
@@ -160,24 +151,25 @@ Transformer::Transformer(const ModelConfig& config, const RunShape& shape, const
 }
 
 void Transformer::plan_parameters() {
-  wte_ = &parameters_["embedding.tokens"];
-  if (config_.learned_positions) wpe_ = &parameters_["embedding.positions"];
-  final_norm_ = Norm::find(parameters_, "final_norm", config_);
+  embedding_.tokens = &parameters_["embedding.tokens"];
+  if (config_.learned_positions) embedding_.positions = &parameters_["embedding.positions"];
+  final_.norm = Norm::find(parameters_, "final_norm", config_);
 
   // Only products can read FP8 copies.
   for (const Parameter& p : parameters_.all()) {
-    const bool of_linear = p.spec.shape.rank() == 2 && &p != wte_ && &p != wpe_;
+    const bool of_linear = p.spec.shape.rank() == 2 && &p != embedding_.tokens && &p != embedding_.positions;
     require(p.storage.has_dense_rows() || of_linear,
             "[model] {} needs a dense weight: ops other than products read it", p.spec.name);
   }
   blocks_.resize(static_cast<size_t>(config_.layers));
   const auto place = [&](Linear& linear, Parameter& weight, Parameter* bias, bool dense_input) {
     const size_t index = linears_.size();
-    linear = Linear({sites_[index], choices_[index]}, weight, bias,
+    const LinearSite& site = precision_.sites[index];
+    linear = Linear({site, precision_.choices[index]}, weight, bias,
                     {.low_rank = find_low_rank(parameters_, finetuning_.adapters, weight.spec),
                      .drops = finetuning_.adapters.dropout > 0,
                      .dense_input = dense_input});
-    const bool one_copy = sites_[index].layer >= 0 && sites_[index].layer < finetuning_.one_copy_layers;
+    const bool one_copy = site.layer >= 0 && site.layer < finetuning_.one_copy_layers;
     linear.plan(planner_, scales_, shape_.training, one_copy ? WeightCopies::One : WeightCopies::Two);
     linears_.push_back(&linear);
   };
@@ -195,7 +187,7 @@ void Transformer::plan_parameters() {
     place_part(block.attention, l);
     place_part(block.mlp, l);
   }
-  place(head_, config_.tied_head ? *wte_ : parameters_["head.weight"], nullptr, false);
+  place(head_.linear(), config_.tied_head ? *embedding_.tokens : parameters_["head.weight"], nullptr, false);
 }
 
 int64_t Transformer::transposing_layers() const {
@@ -211,9 +203,7 @@ int64_t Transformer::bytes_moved_to_save_memory() const {
   for (const Linear* linear : linears_) {
     if (linear->weight.transposes()) bytes += 2 * linear->spec.site.out * linear->spec.site.in;
   }
-  const auto sum_bytes = head_.spec.site.out * head_.spec.site.in * static_cast<int64_t>(sizeof(float));
-  if (head_.weight.trains()) bytes += 2 * sum_bytes * (div_up(shape_.tokens(), head_rows_) - 1);
-  return bytes;
+  return bytes + head_.bytes_moved_by_chunks();
 }
 
 // Memory for the transposed weight of a Linear that keeps one copy, until its dgrad has read it.
@@ -297,11 +287,11 @@ void Transformer::plan_layers() {
   planner_.add(shared_.delta, "delta", dense, {shape_.tokens(), config_.width}, MemoryCategory::Activations,
                up_and_down());
   for (int64_t l = 0; l < config_.layers; ++l) {
-    const Lifetime kept = {time_.forward(l), time_.backward(l)};
+    const Lifetime kept = {time().forward(l), time().backward(l)};
     planner_.add(blocks_[static_cast<size_t>(l)].attention_acts.residual,
                  fmt::format("layers.{}.residual_in", l), dense, {shape_.tokens(), config_.width},
                  MemoryCategory::Activations,
-                 {l == 0 ? time_.embedding() : kept.first, shape_.training ? kept.last : kept.first});
+                 {l == 0 ? time().embedding() : kept.first, shape_.training ? kept.last : kept.first});
   }
   plan_part(&Block::attention, &Block::attention_acts, shared_.attention_acts, shared_.attention_inputs);
   plan_part(&Block::mlp, &Block::mlp_acts, shared_.mlp_acts, shared_.mlp_inputs);
@@ -314,7 +304,7 @@ void Transformer::plan_part(Part Block::*part, typename Part::Activations Block:
                             typename Part::Activations& shared, std::span<QuantizedBuffers> shared_inputs) {
   const auto category = MemoryCategory::Activations;
   const auto lifetime = [&](size_t l) {
-    return Lifetime{time_.forward(static_cast<int64_t>(l)), time_.backward(static_cast<int64_t>(l))};
+    return Lifetime{time().forward(static_cast<int64_t>(l)), time().backward(static_cast<int64_t>(l))};
   };
   for (const ActivationEntry<Part>& entry :
        Part::activations(config_, keep_, shape_.tokens(), numerics_.dense())) {
@@ -364,33 +354,16 @@ void Transformer::plan_part(Part Block::*part, typename Part::Activations Block:
 }
 
 void Transformer::plan_head() {
-  const int64_t n = shape_.tokens(), c = config_.width;
-  const DType dense = numerics_.dense();
-  const auto category = MemoryCategory::Activations;
-  const Lifetime at_head = {time_.head(), time_.head()}, into_backward = {time_.head(), time_.head() + 1};
-  head_.operands.attach_scratch(planner_, shared_.fp8, head_rows_);
-  head_.operands.attach_input(planner_, head_rows_, at_head, nullptr);
-  planner_.add(final_residual_, "final.residual", dense, {n, c}, category,
-               {time_.head() - 1, time_.head() + 1});
-  if (config_.norm == NormKind::LayerNorm)
-    planner_.add(final_mean_, "final.mean", DType::F32, {n}, category, into_backward);
-  planner_.add(final_inv_, "final.inv", DType::F32, {n}, category, into_backward);
-  planner_.add(final_normed_, "final.normed", dense, {n, c}, category, into_backward);
-  planner_.add(logits_, "logits", shape_.scoring ? DType::F32 : dense, {head_rows_, config_.padded_vocab()},
-               category, at_head);
-  if (shape_.scoring) planner_.add(head_input_, "head.input", dense, {n, c}, category, at_head);
-  if (!shape_.training) return;
-  planner_.add(dfinal_normed_, "final.dnormed", dense, {n, c}, category, into_backward);
-  if (head_.spec.choice[Product::Dgrad].fp8 || head_.spec.choice[Product::Wgrad].fp8)
-    planner_.add(correction_, "head.correction", DType::F32, {n}, category, at_head);
-  if (centres_head_input())
-    planner_.add(head_input_sums_, "head.input_sums", DType::F32, {c}, category, at_head);
-  if (keeps_mean_of_head_gradient())
-    planner_.add(head_gradient_error_, "head.gradient_error", DType::F32, {2, c}, category, at_head);
-  if (centres_head_input() || keeps_mean_of_head_gradient()) {
-    planner_.add(logit_gradient_sums_, "head.gradient_sums", DType::F32, {config_.padded_vocab()}, category,
-                 at_head);
-  }
+  const int64_t n = shape_.tokens();
+  const auto add = [&](Tensor& view, const char* name, DType dtype, Shape shape, Lifetime lifetime) {
+    planner_.add(view, name, dtype, shape, MemoryCategory::Activations, lifetime);
+  };
+  const Lifetime into_backward = {time().head(), time().head() + 1};
+  add(final_.residual, "final.residual", numerics_.dense(), {n, config_.width},
+      {time().head() - 1, time().head() + 1});
+  if (config_.norm == NormKind::LayerNorm) add(final_.mean, "final.mean", DType::F32, {n}, into_backward);
+  add(final_.inv, "final.inv", DType::F32, {n}, into_backward);
+  head_.plan(planner_, shared_.fp8, time());
 }
 
 void Transformer::plan_gradients() {
@@ -413,32 +386,12 @@ void Transformer::plan_workspace() {
   const auto add = [&](Tensor& view, const char* name, DType dtype, Shape shape) {
     planner_.add(view, name, dtype, shape, MemoryCategory::Workspace, Lifetime::always());
   };
-  add(tokens_, "batch.tokens", DType::I32, {n});
-  add(targets_, "batch.targets", DType::I32, {n});
-  add(positions_, "batch.positions", DType::I32, {n});
-  add(document_starts_, "batch.document_starts", DType::I32, {n + 1});
-  add(gradient_scale_, "batch.gradient_scale", DType::F32, {1});
-  if (shape_.training && keeps_mean_of_head_gradient())
-    add(target_share_, "batch.target_share", DType::F32, {1});
-  if (shape_.training && !shape_.head_all_rows) {
-    add(gathered_loss_, "batch.gathered_loss", DType::F32, {n});
-    add(gathered_penalty_, "batch.gathered_penalty", DType::F32, {n});
-  }
-  if (shape_.scoring || (shape_.training && !shape_.head_all_rows)) {
-    add(target_rows_, "batch.target_rows", DType::I32, {n});
-    add(gathered_targets_, "batch.gathered_targets", DType::I32, {n});
-  }
-  if (finetuning_.adapters.dropout > 0) {
-    add(dropout_seed_, "batch.dropout_seed", DType::I32, {2});
-    planner_.alias(shared_.adapter.dropout.seed, dropout_seed_, DType::I32, {2});
-  }
+  const bool dropout = finetuning_.adapters.dropout > 0;
+  inputs_.plan(planner_, n, dropout);
+  if (dropout) planner_.alias(shared_.adapter.dropout.seed, inputs_.dropout_seed, DType::I32, {2});
   plan_staging();
   if (!config_.learned_positions)
     add(rope_table_, "rope.table", DType::F32, {shape_.length, config_.head_dim});
-  add(loss_, "loss", DType::F32, {n});
-  add(penalty_, "penalty", DType::F32, {n});
-  add(correct_, "correct", DType::I32, {n});
-  add(sums_, "sums", DType::F32, {2});
 
   std::vector<WorkspaceNeeds::Gemm> gemms;
   for (const Linear* linear : linears_) {
@@ -474,21 +427,16 @@ void Transformer::plan_staging() {
     const int64_t row = linear->spec.site.in * static_cast<int64_t>(size_of(numerics_.dense()));
     bytes = std::max(bytes, row * linear->weight.fill_rows(kStagingBytes / row));
   }
-  const Lifetime before = {time_.embedding() - 1, time_.embedding() - 1};
+  const Lifetime before = {time().embedding() - 1, time().embedding() - 1};
   if (bytes > 0) plan_bytes(staging_, "staging", bytes, before);
 }
 
 void Transformer::allocate() {
   require(device_.capabilities().computes, "[device] {} can only be planned for", device_.description());
-  memory_ = device_.allocate(plan().peak_bytes());
-  if (plan().host_bytes() > 0) host_memory_ = device_.allocate(plan().host_bytes(), Place::Host);
-  allocated_bytes_ = plan().peak_bytes();
-  planner_.bind(memory_.get(), host_memory_.get());
-  int64_t inputs = 0;
-  for (const Tensor& input : {tokens_, targets_, positions_, document_starts_, gradient_scale_, target_share_,
-                              target_rows_, gathered_targets_, dropout_seed_})
-    if (input) inputs += round_up(input.bytes(), 256);
-  device_.reserve_inputs(inputs);
+  memory_.device = device_.allocate(plan().peak_bytes());
+  if (plan().host_bytes() > 0) memory_.host = device_.allocate(plan().host_bytes(), Place::Host);
+  planner_.bind(memory_.device.get(), memory_.host.get());
+  device_.reserve_inputs(inputs_.staged_bytes() + head_.staged_bytes());
   scales_.initialise(device_);
   if (rope_table_) device_.copy_to_device(rope_table_, rope_table(config_, shape_.length).data());
   clear_sums();

@@ -76,10 +76,10 @@ void Transformer::plan_rank_buffers() {
     largest = std::max(largest, bytes);
     if (g > 0 && g < last_group()) layer = std::max(layer, bytes);
   }
-  exchange_capacity_ = std::max(layer, std::min(largest, kSmallRound));
+  ranks_.round_capacity = std::max(layer, std::min(largest, kSmallRound));
   int64_t received = 0, sent = 0, partial = 0;
   for (const ParameterGroup& group : groups_) {
-    for (const ExchangeRound& round : exchange_rounds(group.parameters, sharding, exchange_capacity_)) {
+    for (const ExchangeRound& round : exchange_rounds(group.parameters, sharding, ranks_.round_capacity)) {
       received = std::max(received, round.received_bytes);
       sent = std::max(sent, round.sent_bytes);
       partial = std::max(partial, round.partial_bytes);
