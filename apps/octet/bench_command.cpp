@@ -17,7 +17,7 @@
 #include "import/import.h"
 #include "io/output_file.h"
 #include "plan/device_choice.h"
-#include "plan/sharding_choice.h"
+#include "plan/resolve.h"
 #include "report/table.h"
 #include "report/text.h"
 #include "train/rank_start.h"
@@ -225,19 +225,12 @@ int run_comm(const Options& options) {
   const TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
   const std::unique_ptr<Ranks> ranks = join_ranks(given);
   const RankPlace& place = ranks->place();
-  const ModelChoice model = choose_model(given);
-  const TrainConfig config = keys_with_model(given, model.config);
   if (!options.json.empty() && place.is_first()) check_output_file("--json", options.json);
-  const std::unique_ptr<Device> device = make_device(config, place.local_rank);
-  Sharding sharding = sharding_of(config, place);
-  // A rank that is alone shares nothing, unless it is asked to.
-  if (!sharding.is_active()) sharding.mode = ShardingMode::Zero1;
-  const RunPlan plan = plan_run(
-      config, model.config, *device,
-      {.makes_samples = false, .precision_is_given = true, .adapters = model.adapters, .sharding = sharding});
-  Transformer planned(model.config, plan.shape, plan.numerics, *device, plan.finetuning);
-  const CommReport report =
-      bench_comm(planned, *device, *ranks, {.warmup = options.bench_warmup, .repeats = options.bench_steps});
+  const ResolvedRun run = resolve(given, Wanted::by_bench_of_ranks(place));
+  const RunPlan& plan = run.plan;
+  Transformer planned(run.model.config, plan.shape, plan.numerics, *run.device, plan.finetuning);
+  const CommReport report = bench_comm(planned, *run.device, *ranks,
+                                       {.warmup = options.bench_warmup, .repeats = options.bench_steps});
   if (!place.is_first()) return kExitDone;
   print_stdout("{}", comm_text(report));
   if (!options.json.empty()) write_json(options.json, comm_json(report));

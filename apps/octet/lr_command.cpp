@@ -16,7 +16,7 @@
 #include "config/config.h"
 #include "import/import.h"
 #include "io/output_file.h"
-#include "plan/run_stages.h"
+#include "plan/resolve.h"
 #include "plan/schedule_view.h"
 #include "report/plot.h"
 
@@ -33,52 +33,35 @@ struct Options {
   RunArguments run;
 };
 
-// What the keys and the data say about the number of steps. The memory is planned only if the batch size follows from it:
-// the schedule of a run may be looked at on a machine that could not run it.
-ScheduleConfig schedule_from_data(const TrainConfig& given, int64_t ranks) {
+// The memory is planned only if the batch size follows from it: the schedule of a run may be looked at on a machine that
+// could not run it.
+ResolvedRun resolve_schedule(const TrainConfig& given, int64_t ranks) {
   const RankPlace place{.ranks = static_cast<int>(ranks), .local_ranks = static_cast<int>(ranks)};
-  const bool knows_batch =
-      !given.auto_batch_size && (given.max_batch_size == 0 || given.is_set("per_device_train_batch_size"));
-  if (!knows_batch && given.target_effective_batch_size == 0) return prepare_run(given, {}, place).schedule;
-  const ModelChoice model = choose_model(given);
-  TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
-  resolve_start(keys, model.has_weights());
-  keys = keys_with_chat(std::move(keys), model.start);
-  if (knows_batch) apply_target_batch_size(keys, ranks);
-  const int64_t sequences = keys.target_effective_batch_size > 0
-                                ? keys.target_effective_batch_size
-                                : keys.per_device_train_batch_size * keys.gradient_accumulation_steps * ranks;
-  return plan_schedule(keys, open_data(keys, model).sequences, sequences);
-}
-
-ScheduleConfig schedule_of(TrainConfig config, int64_t ranks) {
-  if (config.max_steps == 0) {
-    try {
-      return schedule_from_data(config, ranks);
-    } catch (const Error& error) {
-      fail_config(
-          "{}\nthe number of steps follows from num_train_epochs and the data, which cannot be opened: give "
-          "it with --total_steps N",
-          error.what());
-    }
+  const Wanted wanted = Wanted::by_lr(given, place);
+  if (wanted.data == Wanted::Data::No) return resolve(given, wanted);
+  try {
+    return resolve(given, wanted);
+  } catch (const Error& error) {
+    fail_config(
+        "{}\nthe number of steps follows from num_train_epochs and the data, which cannot be opened: give "
+        "it with --total_steps N",
+        error.what());
   }
-  // Learning rate and warm-up depend on whether there are weights to start from. A folder can be looked at.
-  std::error_code ignored;
-  if (fs::is_directory(config.model_name_or_path, ignored))
-    resolve_start(config, choose_model(config).has_weights());
-  return plan_schedule(config, 1, 1);
 }
 
 NamedSchedule read_schedule(const std::string& file, const Options& options) {
-  const TrainConfig config = load_plan_config(read_run_file(file), options.run.settings);
-  if (!config.is_set("learning_rate")) {
-    log_info("learning_rate is not set: {:g} is the default of {}", config.learning_rate,
-             config.is_lora()                     ? "LoRA"
-             : !config.model_name_or_path.empty() ? "training all weights of a given model"
-             : config.is_demo()                   ? "the demo"
-                                                  : "training from random weights");
+  const ResolvedRun run =
+      resolve_schedule(load_plan_config(read_run_file(file), options.run.settings), options.ranks);
+  if (const TrainConfig& keys = run.keys; !keys.is_set("learning_rate")) {
+    // A model that was not looked at has weights.
+    const bool has_weights = run.model.start ? run.model.has_weights() : !keys.model_name_or_path.empty();
+    log_info("learning_rate is not set: {:g} is the default of {}", keys.learning_rate,
+             keys.is_lora()   ? "LoRA"
+             : has_weights    ? "training all weights of a given model"
+             : keys.is_demo() ? "the demo"
+                              : "training from random weights");
   }
-  return {file.empty() ? "schedule" : fs::path(file).stem().string(), schedule_of(config, options.ranks)};
+  return {file.empty() ? "schedule" : fs::path(file).stem().string(), run.schedule};
 }
 
 nlohmann::ordered_json to_json(const NamedSchedule& named) {

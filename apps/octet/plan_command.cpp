@@ -15,6 +15,7 @@
 #include "plan/coverage.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
+#include "plan/resolve.h"
 #include "plan/sharding_choice.h"
 #include "report/text.h"
 
@@ -89,29 +90,29 @@ int run(const Options& options) {
   if (given.verify)
     log_warning(
         "verify has no effect: octet plan reads no shards; octet prepare --verify and octet train --verify do");
-  const ModelChoice choice = reading_input([&] { return choose_model(given); });
-  const ModelConfig& model = choice.config;
-  const TrainConfig config = keys_with_model(given, model);
-  const bool on_gpu = planned || runs_on_gpu(config);
-  warn_of_idle_settings({&config, 1}, on_gpu);
-  tell_assumptions({&config, 1});
-  warn_of_costly_settings({&config, 1});
-  if (planned && config.device == TrainConfig::Device::Cpu)
+  const bool on_gpu = planned || runs_on_gpu(given);
+  warn_of_idle_settings({&given, 1}, on_gpu);
+  tell_assumptions({&given, 1});
+  warn_of_costly_settings({&given, 1});
+  if (planned && given.device == TrainConfig::Device::Cpu)
     log_warning("device cpu has no effect: the plan is for --gpu {}", gpu);
+  const ResolvedRun run =
+      reading_input([&] { return resolve(given, Wanted::by_plan(place_of(options), std::move(planned))); });
+  const TrainConfig& config = run.keys;
+  const ModelConfig& model = run.model.config;
+  const RunPlan& plan = run.plan;
+  Device* const device = run.device.get();
   if (config.assumes_data)
     log_info(
         "no dataset given: planning for {}-token sequences ('octet train' without a dataset trains the demo)",
         config.max_seq_length);
-  std::vector<std::string> missing = missing_data(config, choice);
+  std::vector<std::string> missing = missing_data(config, run.model);
   try {
-    check_weights(choice);
+    check_weights(run.model);
   } catch (const Error& error) {
     missing.emplace_back(error.what());
   }
   for (const std::string& what : missing) log_warning("this run would not start: {}", what);
-  const std::unique_ptr<Device> device = planned ? std::move(planned) : make_device(config);
-  const Sharding sharding = sharding_of(config, place_of(options));
-  const RunPlan plan = plan_run(config, model, *device, {.adapters = choice.adapters, .sharding = sharding});
   const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
 
   print_stdout("{}: {} parameters, {} {}, width {}; {} x {} tokens; {} on {}\n\n", model.name,
@@ -128,8 +129,8 @@ int run(const Options& options) {
   const PlanTarget target{.model = model,
                           .device = *device,
                           .limit = plan.limit,
-                          .adapters = choice.adapters,
-                          .sharding = sharding};
+                          .adapters = run.model.adapters,
+                          .sharding = plan.finetuning.sharding};
   if (plan.shortage) print_stdout("this does not fit: {}\n", plan.shortage->text);
   const bool can_run = !asked || asked->has_kernels;
   if (plan.shortage && plan.shortage->remedies.fitting.empty() && options.ranks <= 1 && can_run) {

@@ -9,7 +9,6 @@
 #include "base/print.h"
 #include "base/signals.h"
 #include "base/text.h"
-#include "checkpoint/model_folder.h"
 #include "command.h"
 #include "config/assumptions.h"
 #include "config/config.h"
@@ -17,9 +16,9 @@
 #include "import/import.h"
 #include "plan/data_parts.h"
 #include "plan/data_prepare.h"
-#include "plan/data_stage.h"
 #include "plan/dataset_items.h"
 #include "plan/marked_text.h"
+#include "plan/resolve.h"
 #include "report/console.h"
 #include "report/text.h"
 
@@ -143,9 +142,8 @@ int run(const Options& options) {
   std::unique_ptr<const Tokenizer> tokenizer;
   std::vector<DatasetPart> parts;
   reading_input([&] {
-    std::optional<ModelFolder> start;
-    if (!config.model_name_or_path.empty()) start = find_start(config.model_name_or_path);
-    config = keys_with_chat(std::move(config), start);
+    const ResolvedRun run = resolve(config, Wanted::by_prepare());
+    config = run.keys;
     parts = expanded_dataset(config);
     const std::vector<int64_t> times = join_same_data(parts);
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -164,7 +162,7 @@ int run(const Options& options) {
             "dataset {} is not fully prepared: run the same 'octet prepare' command again, or give the files that it is made from",
             part.path);
     }
-    tokenizer_name = choose_tokenizer(config, start ? start->tokenizer : tokenizer_of_preset(config));
+    tokenizer_name = choose_tokenizer(config, run.model.tokenizer);
     std::string source = tokenizer_name;
     tokenizer = read_tokenizer(config, tokenizer_name, source, InNeed::Error);
     throw_config_errors(idle_choices(config));

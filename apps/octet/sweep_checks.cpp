@@ -10,6 +10,7 @@
 #include "base/log_silencer.h"
 #include "base/text.h"
 #include "config/idle_settings.h"
+#include "plan/resolve.h"
 #include "sweep/sampler.h"
 
 namespace octet {
@@ -61,6 +62,8 @@ TrainConfig check_first_run(const SweepSpec& spec, const FileSettings& file,
   }
   if (spec.metric->needs_evaluation() && config.eval_strategy == TrainConfig::Strategy::No)
     fail_config("the metric is {}, but eval_strategy is no: the runs would have none", spec.metric->label());
+  const LogSilencer silence;            // the run will say it
+  resolve(config, Wanted::by_sweep());  // a model that is there must suit the settings
   return config;
 }
 

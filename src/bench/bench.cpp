@@ -15,6 +15,7 @@
 #include "bench/gpu_rates.h"
 #include "plan/device_choice.h"
 #include "plan/overview.h"
+#include "plan/resolve.h"
 #include "report/text.h"
 #include "train/gpu_sampler.h"
 #include "train/step.h"
@@ -115,38 +116,25 @@ class EnergyMeasurement {
   Clock::time_point start_;
 };
 
-// One rank that is alone, or with pretend_ranks the first of so many.
-RankPlace place_of(const TrainConfig& config) {
-  if (config.pretend_ranks == 0) return {};
-  const int ranks = narrow<int>(config.pretend_ranks);
-  return {.ranks = ranks, .local_ranks = ranks};
-}
-
 std::unique_ptr<Ranks> make_ranks(const TrainConfig& config) {
-  const RankPlace place = place_of(config);
+  const RankPlace place = place_alone(config);
   return config.pretend_ranks == 0
              ? make_single_rank()
              : make_pretended_ranks(place.ranks, place.local_ranks, config.pretend_bandwidth_gb);
 }
 
 // On `device`, which the first call makes. The choice of `device: auto` is stored in the config of the variant.
-BenchRun plan_variant(TrainConfig config, std::unique_ptr<Device>& device) {
-  if (!device) device = make_device(config);
+BenchRun plan_variant(const TrainConfig& given, std::shared_ptr<Device>& device) {
+  ResolvedRun run = resolve(given, Wanted::by_bench(device));
+  device = run.device;
+  TrainConfig config = run.keys;
   config.device =
       device->capabilities().separate_memory ? TrainConfig::Device::Cuda : TrainConfig::Device::Cpu;
-  ModelChoice model = choose_model(config);
-  config = keys_with_model(std::move(config), model.config);
-  RunPlan plan = plan_run(config, model.config, *device,
-                          {.makes_samples = false,
-                           .precision_is_given = true,
-                           .adapters = model.adapters,
-                           .sharding = sharding_of(config, place_of(config))});
-  if (plan.shortage) fail_config("{}", plan.shortage->text);
-  return {std::move(config), std::move(model), std::move(plan)};
+  return {std::move(config), run.model, run.plan};
 }
 
 // An error that all variants share is reported once, without the name of a variant.
-std::vector<BenchRun> plan_variants(std::span<const BenchVariant> variants, std::unique_ptr<Device>& device) {
+std::vector<BenchRun> plan_variants(std::span<const BenchVariant> variants, std::shared_ptr<Device>& device) {
   std::vector<BenchRun> runs;
   std::vector<std::string> named;
   std::set<std::string> reasons;
@@ -175,7 +163,7 @@ std::vector<BenchRun> plan_variants(std::span<const BenchVariant> variants, std:
 }  // namespace
 
 std::vector<BenchRun> plan_bench(std::span<const BenchVariant> variants) {
-  std::unique_ptr<Device> device;
+  std::shared_ptr<Device> device;
   std::vector<BenchRun> runs = plan_variants(variants, device);
   const auto rows = [](const BenchRun& run) { return run.plan.shape.rows; };
   const auto level = [](const BenchRun& run) { return run.plan.shape.checkpointing; };

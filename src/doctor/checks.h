@@ -24,7 +24,7 @@ struct DoctorRun {
   std::string exceptions;            // layers that do not run in FP8, with their reasons
   std::string problem;
 };
-DoctorRun plan_doctor_run(const TrainConfig& given, bool is_given, Device& device);
+DoctorRun plan_doctor_run(const TrainConfig& given, bool is_given, const std::shared_ptr<Device>& device);
 
 // CPU, memory, disks.
 std::vector<CheckResult> check_host(const DoctorRun& run);

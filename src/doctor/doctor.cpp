@@ -66,8 +66,8 @@ DoctorReport examine(const TrainConfig& config, bool is_given,
   // A configuration that insists on a GPU is planned on the CPU if there is none: the rest can still be checked.
   TrainConfig usable = config;
   if (!probe.usable) usable.device = TrainConfig::Device::Cpu;
-  const std::unique_ptr<Device> device = make_device(usable);
-  const DoctorRun run = plan_doctor_run(usable, is_given, *device);
+  const std::shared_ptr<Device> device = make_device(usable);
+  const DoctorRun run = plan_doctor_run(usable, is_given, device);
   const auto state = [&]() -> std::optional<GpuState> {
     return nvml && probe.usable ? nvml->state(probe.uuid) : std::nullopt;
   };

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "doctor/checks.h"
 #include "model/transformer.h"
-#include "plan/data_stage.h"
+#include "plan/resolve.h"
 #include "report/text.h"
 
 namespace octet {
@@ -58,18 +58,19 @@ std::string exceptions_text(const Transformer& transformer) {
 
 }  // namespace
 
-DoctorRun plan_doctor_run(const TrainConfig& given, bool is_given, Device& device) {
+DoctorRun plan_doctor_run(const TrainConfig& given, bool is_given, const std::shared_ptr<Device>& device) {
   DoctorRun run;
   run.config = given;
   run.is_given = is_given;
   try {
-    run.model = choose_model(given);
-    run.config = keys_with_model(given, run.model->config);
-    run.plan = plan_run(run.config, run.model->config, device, {.adapters = run.model->adapters});
-    const Transformer transformer(run.model->config, run.plan->shape, run.plan->numerics, device,
+    const ResolvedRun resolved = resolve(given, Wanted::by_doctor(device));
+    run.config = resolved.keys;
+    run.model = resolved.model;
+    run.plan = resolved.plan;
+    const Transformer transformer(run.model->config, run.plan->shape, run.plan->numerics, *device,
                                   run.plan->finetuning);
     run.shapes = tested_shapes(transformer, run.plan->is_fp8(),
-                               device.capabilities().separate_memory ? kGpuTokens : kCpuTokens);
+                               device->capabilities().separate_memory ? kGpuTokens : kCpuTokens);
     run.exceptions = exceptions_text(transformer);
   } catch (const Error& error) {
     run.problem = error.what();

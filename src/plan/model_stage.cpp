@@ -289,12 +289,13 @@ TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model) {
   return keys;
 }
 
-TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start) {
+TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start, bool may_download) {
   if (keys.chat_template != ChatTemplate::Auto) return keys;
   ModelChat chat;
   if (!keys.is_set("tokenizer")) {
     if (start) chat = find_chat_style(*start);
-  } else if (const std::string folder = local_tokenizer(keys.tokenizer); posix_env().is_directory(folder)) {
+  } else if (const std::string folder = may_download ? local_tokenizer(keys.tokenizer) : keys.tokenizer;
+             posix_env().is_directory(folder)) {
     chat = chat_style_in(folder);
   }
   if (!chat.unknown.empty()) {

@@ -45,8 +45,8 @@ TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model);
 TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model);
 
 // If chat_template is auto: the keys with the chat template in the folder of the tokenizer, if octet knows that template.
-// Without the key `tokenizer`, the model's own folder has both.
-TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start);
+// Without the key `tokenizer`, the model's own folder has both. Without `may_download`, a tokenizer on the hub is not looked at.
+TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start, bool may_download = true);
 
 // Error, naming every fault, unless the weights of `model.start` are all there with the right shapes. Reads the headers
 // of the files alone.

@@ -76,7 +76,7 @@ std::string ranks_text(const RunPlan& plan) {
 namespace {
 
 // A table of the datasets of a mix: what there is of each, and what the run reads of it.
-std::string parts_text(const RunStages& stages) {
+std::string parts_text(const ResolvedRun& stages) {
   const TrainConfig& keys = stages.keys;
   const TrainingData& data = stages.data.data;
   const std::vector<MixShare> shares = mix_shares(keys, data);
@@ -103,7 +103,7 @@ std::string parts_text(const RunStages& stages) {
 
 }  // namespace
 
-std::string overview_text(const RunStages& stages) {
+std::string overview_text(const ResolvedRun& stages) {
   const TrainConfig& keys = stages.keys;
   const ModelConfig& model = stages.model.config;
   const TrainingData& data = stages.data.data;

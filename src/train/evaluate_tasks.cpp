@@ -103,7 +103,7 @@ std::vector<TaskScore> TaskEvaluator::evaluate(Transformer& model, bool fp8,
   return scores;
 }
 
-TaskEvaluator make_task_evaluator(const RunStages& stages) {
+TaskEvaluator make_task_evaluator(const ResolvedRun& stages) {
   const TrainConfig& keys = stages.keys;
   const int threads = keys.num_threads > 0 ? static_cast<int>(keys.num_threads) : default_threads().count;
   std::vector<EncodedTask> tasks;

@@ -20,7 +20,7 @@ namespace octet {
 namespace {
 
 // Ranks that would train different runs do not start: a batch size that follows from free memory may differ.
-void check_agreement(Ranks& ranks, const RunStages& stages) {
+void check_agreement(Ranks& ranks, const ResolvedRun& stages) {
   const std::string mine =
       fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}, device {}", stages.plan.shape.rows,
                   stages.plan.accumulation, stages.schedule.max_steps, stages.plan.precision_label,
@@ -73,7 +73,7 @@ void compare_data(Ranks& ranks, const DataHashes& mine, const std::string& host)
   }
 }
 
-RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
+ResolvedRun prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
   if (first) {
     warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
@@ -99,10 +99,10 @@ RunStages prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::
   // The first rank of a node verifies its files for all of them.
   TrainConfig own = keys;
   own.verify = keys.verify && ranks.place().local_rank == 0;
-  return prepare_run(own, std::move(resumed), ranks.place());
+  return resolve(own, Wanted::by_train(ranks.place(), std::move(resumed)));
 }
 
-void check_prepared(const RunStages& stages, Env& env, Ranks& ranks) {
+void check_prepared(const ResolvedRun& stages, Env& env, Ranks& ranks) {
   const bool first = ranks.place().is_first();
   if (first) {
     RunFiles(env, stages.config, stages.plan.is_fp8(), std::nullopt, stages.model.resumed)

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "demo/demo_exam.h"
 #include "generate/generate.h"
-#include "plan/run_stages.h"
+#include "plan/resolve.h"
 #include "report/console.h"
 
 namespace octet {
@@ -15,7 +15,7 @@ namespace octet {
 // What a run shows of its model in words: samples of text, and the demo's exam.
 class Samples {
  public:
-  Samples(const RunStages& stages, Transformer& model) : stages_(stages), model_(model) {}
+  Samples(const ResolvedRun& stages, Transformer& model) : stages_(stages), model_(model) {}
 
   // Takes the memory of samples before training takes what is free. The run goes on without samples at evaluations that
   // do not fit.
@@ -40,7 +40,7 @@ class Samples {
   int64_t rows() const { return sampling_rows(stages_.config, stages_.plan.finetuning.sharding); }
   bool takes_exam() const { return stages_.keys.is_demo() && rows() > 0; }
 
-  const RunStages& stages_;
+  const ResolvedRun& stages_;
   Transformer& model_;
   std::unique_ptr<Generator> generator_;
   DemoExam exam_;

@@ -8,12 +8,12 @@
 
 namespace octet {
 
-Interval save_interval(const RunStages& stages) {
+Interval save_interval(const ResolvedRun& stages) {
   const TrainConfig& keys = stages.keys;
   return make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, stages.steps_per_epoch());
 }
 
-int64_t kept_checkpoints(const RunStages& stages) {
+int64_t kept_checkpoints(const ResolvedRun& stages) {
   const Interval saves = save_interval(stages);
   const int64_t steps = stages.schedule.max_steps, limit = stages.keys.save_total_limit;
   // The last step is always saved.

@@ -4,21 +4,21 @@
 #include <string>
 
 #include "checkpoint/checkpoint_saver.h"
-#include "plan/run_stages.h"
+#include "plan/resolve.h"
 #include "train/interval.h"
 
 namespace octet {
 
-Interval save_interval(const RunStages& stages);
+Interval save_interval(const ResolvedRun& stages);
 // How many checkpoints a run keeps at a time, with the one that is being written.
-int64_t kept_checkpoints(const RunStages& stages);
+int64_t kept_checkpoints(const ResolvedRun& stages);
 
 // When the state of a run is saved, and what happens where that fails.
 class Saving {
  public:
   // `saver` may be null: nothing is saved then. `train_config` is what a checkpoint holds of the configuration; the state
   // of `saved_step` is on disk already.
-  Saving(const RunStages& stages, Transformer& model, CheckpointSaver* saver, std::string train_config,
+  Saving(const ResolvedRun& stages, Transformer& model, CheckpointSaver* saver, std::string train_config,
          int64_t saved_step, HostChannel* host = nullptr)
       : stages_(stages),
         model_(model),
@@ -53,7 +53,7 @@ class Saving {
   std::optional<CheckpointCost> last_cost() const { return saver_ ? saver_->last_cost() : std::nullopt; }
 
  private:
-  const RunStages& stages_;
+  const ResolvedRun& stages_;
   Transformer& model_;
   CheckpointSaver* saver_;
   std::string train_config_;

@@ -12,7 +12,7 @@ namespace octet {
 namespace {
 
 // What other settings do to the rates of a run that continues. Nothing if its schedule is the old one.
-void tell_schedule(const Checkpoint& checkpoint, const RunStages& stages, const TrainerState& state,
+void tell_schedule(const Checkpoint& checkpoint, const ResolvedRun& stages, const TrainerState& state,
                    Console& console) {
   const std::optional<TrainConfig> before = settings_of(checkpoint);
   if (!before || state.step == 0) return;
@@ -37,7 +37,7 @@ void tell_schedule(const Checkpoint& checkpoint, const RunStages& stages, const 
       last, next, because, last);
 }
 
-TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages& stages, Transformer& model,
+TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const ResolvedRun& stages, Transformer& model,
                          Console& console, Ranks& ranks) {
   const auto start = Clock::now();
   Restored restored = restore_checkpoint(env, checkpoint, *stages.device, model,
@@ -60,14 +60,14 @@ TrainerState resume_from(Env& env, const Checkpoint& checkpoint, const RunStages
   return std::move(restored.state);
 }
 
-void load_base(const RunStages& stages, Transformer& model, Console& console) {
+void load_base(const ResolvedRun& stages, Transformer& model, Console& console) {
   const auto start = Clock::now();
   load_hf_folder(*stages.device, model, stages.model.start->folder);
   console.print(fmt::format("weights: {}, read in {}", stages.model.start->source,
                             human_duration(seconds_since(start))));
 }
 
-void load_adapters(Env& env, const RunStages& stages, Transformer& model, Console& console) {
+void load_adapters(Env& env, const ResolvedRun& stages, Transformer& model, Console& console) {
   const PeftAdapter adapter(env, stages.model.adapter_folder, stages.model.config);
   const HfWeights weights = adapter.weights();
   for (Parameter& p : model.parameters().all()) {
@@ -77,7 +77,7 @@ void load_adapters(Env& env, const RunStages& stages, Transformer& model, Consol
 }
 
 // The identity of the frozen base. Error if the run continues from adapters of another one.
-BaseIdentity identity_of_base(Env& env, const RunStages& stages) {
+BaseIdentity identity_of_base(Env& env, const ResolvedRun& stages) {
   const ModelChoice& model = stages.model;
   const BaseIdentity now = model.has_weights()
                                ? identity_of_folder(model.start->folder, stages.keys.model_name_or_path,
@@ -95,7 +95,7 @@ BaseIdentity identity_of_base(Env& env, const RunStages& stages) {
 
 }  // namespace
 
-Start start_weights(Env& env, const RunStages& stages, Transformer& model, Console& console, Ranks& ranks) {
+Start start_weights(Env& env, const ResolvedRun& stages, Transformer& model, Console& console, Ranks& ranks) {
   const ModelChoice& choice = stages.model;
   const auto seed = static_cast<uint64_t>(stages.keys.seed);
   Start start;

@@ -4,7 +4,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "hf/export_tokenizer.h"
-#include "plan/run_stages.h"
+#include "plan/resolve.h"
 #include "report/console.h"
 #include "train/rank_sync.h"
 
@@ -20,6 +20,6 @@ struct Start {
 // Allocates `model` and fills in its weights: those of the checkpoint that the run continues from, those that
 // model_name_or_path and adapter_name_or_path name, or new ones from the seed. Says on the console what it did. Error
 // if the adapters of the checkpoint were trained on another base.
-Start start_weights(Env& env, const RunStages& stages, Transformer& model, Console& console, Ranks& ranks);
+Start start_weights(Env& env, const ResolvedRun& stages, Transformer& model, Console& console, Ranks& ranks);
 
 }  // namespace octet

@@ -7,7 +7,7 @@
 
 namespace octet {
 
-StepLog::StepLog(const RunStages& stages, RunFiles& files, Console& console, CostMeter& costs)
+StepLog::StepLog(const ResolvedRun& stages, RunFiles& files, Console& console, CostMeter& costs)
     : stages_(stages),
       files_(files),
       console_(console),

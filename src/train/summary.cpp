@@ -17,7 +17,7 @@ namespace octet {
 namespace {
 
 // By the program's name as it was called.
-std::string continue_command(const RunStages& stages, const Outcome& outcome) {
+std::string continue_command(const ResolvedRun& stages, const Outcome& outcome) {
   const int64_t ranks = stages.plan.ranks();
   return fmt::format("{} {}train --resume {}", program_invocation_name,
                      ranks > 1 && stages.keys.pretend_ranks == 0 ? fmt::format("launch -n {} ", ranks) : "",
@@ -42,7 +42,7 @@ std::string as_comments(const std::string& text) {
 
 }  // namespace
 
-PlanFacts plan_facts_of(const RunStages& stages, const Transformer& model) {
+PlanFacts plan_facts_of(const ResolvedRun& stages, const Transformer& model) {
   PlanFacts facts{.model = stages.model.config.name,
                   .parameters = stages.model.config.parameter_count(),
                   .device = stages.device->description(),
@@ -64,7 +64,7 @@ PlanFacts plan_facts_of(const RunStages& stages, const Transformer& model) {
   return facts;
 }
 
-std::string summary_text(const RunStages& stages, const Outcome& outcome) {
+std::string summary_text(const ResolvedRun& stages, const Outcome& outcome) {
   Table table({{"summary"}, {""}});
   const auto arrow = [](const std::optional<double>& before, const std::optional<double>& after,
                         const char* format) {
@@ -125,7 +125,7 @@ std::string summary_text(const RunStages& stages, const Outcome& outcome) {
   return table.str();
 }
 
-std::string what_next_text(const RunStages& stages, const Outcome& outcome) {
+std::string what_next_text(const ResolvedRun& stages, const Outcome& outcome) {
   constexpr int kSteps = 100;
   const bool was_fp8 = stages.plan.is_fp8();
   const double step = outcome.seconds / static_cast<double>(outcome.steps - outcome.first_step);
@@ -143,7 +143,7 @@ std::string what_next_text(const RunStages& stages, const Outcome& outcome) {
       time, stages.keys.output_dir);
 }
 
-std::string dry_run_text(const RunStages& stages) {
+std::string dry_run_text(const ResolvedRun& stages) {
   const Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device,
                           stages.plan.finetuning);
   return fmt::format("{}\n{}", to_yaml(stages.config),

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/run_stages.h"
+#include "plan/resolve.h"
 #include "report/plan_facts.h"
 #include "report/step_record.h"
 
@@ -35,12 +35,12 @@ struct Outcome {
 };
 
 // What plan.json of the run holds. `model` is planned as the run is.
-PlanFacts plan_facts_of(const RunStages& stages, const Transformer& model);
-std::string summary_text(const RunStages& stages, const Outcome& outcome);
+PlanFacts plan_facts_of(const ResolvedRun& stages, const Transformer& model);
+std::string summary_text(const ResolvedRun& stages, const Outcome& outcome);
 // Shown after the demo: what takes seconds, and is something else than what was just run. Commands use the program's name
 // as it was called.
-std::string what_next_text(const RunStages& stages, const Outcome& outcome);
+std::string what_next_text(const ResolvedRun& stages, const Outcome& outcome);
 // The configuration, and the plan as comments: the output is a valid configuration file.
-std::string dry_run_text(const RunStages& stages);
+std::string dry_run_text(const ResolvedRun& stages);
 
 }  // namespace octet

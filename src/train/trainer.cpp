@@ -49,7 +49,7 @@ OptimizerOptions optimizer_options(const TrainConfig& keys, const ScheduleConfig
 // The last stage: training, with logging, evaluation, samples and checkpoints.
 class Run {
  public:
-  Run(const RunStages& stages, RunFiles files, TaskEvaluator tasks, Env& env, Ranks& ranks)
+  Run(const ResolvedRun& stages, RunFiles files, TaskEvaluator tasks, Env& env, Ranks& ranks)
       : stages_(stages),
         keys_(stages.keys),
         max_steps_(stages.schedule.max_steps),
@@ -422,7 +422,7 @@ class Run {
     if (keys_.is_demo() && show) console_.print(what_next_text(stages_, outcome_));
   }
 
-  const RunStages& stages_;
+  const ResolvedRun& stages_;
   const TrainConfig& keys_;
   const int64_t max_steps_;
   StartTimes times_ = stages_.times;
@@ -455,7 +455,7 @@ class Run {
 int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   const bool first = ranks.place().is_first();
   std::optional<RunLock> lock;
-  const RunStages stages = reading_input([&] { return prepare_as_rank(keys, env, ranks, lock); });
+  const ResolvedRun stages = reading_input([&] { return prepare_as_rank(keys, env, ranks, lock); });
   // In this order, so that only the first rank downloads questions.
   TaskEvaluator tasks = reading_input([&] { return make_task_evaluator(stages); });
   reading_input([&] { check_prepared(stages, env, ranks); });

@@ -83,11 +83,11 @@ TEST(Products, AreJudged) {
 }
 
 TEST(Products, OfARunInBf16AreTestedInBothPrecisions) {
-  const std::unique_ptr<Device> device = make_cpu_device(1);
+  const std::shared_ptr<Device> device = make_cpu_device(1);
   TrainConfig config =
       load_plan_config("", std::vector<KeySetting>{{.name = "model_preset", .values = {"llama-tiny"}},
                                                    {.name = "mixed_precision", .values = {"bf16"}}});
-  const DoctorRun run = plan_doctor_run(config, true, *device);
+  const DoctorRun run = plan_doctor_run(config, true, device);
   EXPECT_EQ(run.shapes.size(), 4u) << "qkv, out, up, down";
   EXPECT_THAT(check_products(*device, run, [] { return std::nullopt; }).results, has(Health::Ok, "mlp.up"));
 }

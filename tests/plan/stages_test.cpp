@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "data/tiny_tokenizer.h"
-#include "plan/run_stages.h"
+#include "plan/resolve.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
 #include "support/model_fixture.h"
@@ -53,6 +53,9 @@ struct Stages : testing::Test {
   RunPlan plan(const Flags& flags, const PlanOptions& options = {}) {
     const TrainConfig keys = keys_of(flags);
     return plan_run(keys, choose_model(keys).config, *device, options);
+  }
+  static ResolvedRun resolve_to_train(const Flags& flags) {
+    return resolve(keys_of(flags), Wanted::by_train());
   }
   TemporaryFolder folder;
   std::string text_file;
@@ -241,13 +244,13 @@ TEST_F(Stages, SamplesAtEvaluationsChangeNoPlan) {
   EXPECT_EQ(without.sampling_bytes, 0);
   EXPECT_LE(with.bytes(), with.limit.bytes);
   const CapturedLog quiet;
-  const RunStages stages = prepare_run(keys_of({{"dataset", text_file}, {"max_seq_length", "16"}}));
+  const ResolvedRun stages = resolve_to_train({{"dataset", text_file}, {"max_seq_length", "16"}});
   EXPECT_GT(stages.plan.sampling_bytes, 0);
   EXPECT_EQ(stages.config.sample_steps, -1);
-  const RunStages tight =
-      prepare_run(keys_of({{"dataset", text_file},
-                           {"max_seq_length", "16"},
-                           {"device_memory_limit_gb", gib_of(stages.plan.memory.peak_bytes())}}));
+  const ResolvedRun tight =
+      resolve_to_train({{"dataset", text_file},
+                        {"max_seq_length", "16"},
+                        {"device_memory_limit_gb", gib_of(stages.plan.memory.peak_bytes())}});
   EXPECT_EQ(tight.plan.sampling_bytes, 0);
   EXPECT_EQ(tight.config.sample_steps, 0);
 }
@@ -266,12 +269,12 @@ TEST_F(Stages, TheResolvedConfigurationHasWhatTheStagesFound) {
   const CapturedLog quiet;
   const std::string path = model_folder();
   folder.write("model/tokenizer.json", tiny_tokenizer({{"l", "i"}}).dump());
-  const RunStages stages = prepare_run(keys_of({{"model_name_or_path", path},
-                                                {"dataset", text_file},
-                                                {"max_seq_length", "16"},
-                                                {"auto_batch_size", "true"},
-                                                {"target_effective_batch_size", "32"},
-                                                {"num_train_epochs", "3"}}));
+  const ResolvedRun stages = resolve_to_train({{"model_name_or_path", path},
+                                               {"dataset", text_file},
+                                               {"max_seq_length", "16"},
+                                               {"auto_batch_size", "true"},
+                                               {"target_effective_batch_size", "32"},
+                                               {"num_train_epochs", "3"}});
   EXPECT_EQ(stages.config.tokenizer, path);
   EXPECT_EQ(stages.config.per_device_train_batch_size, stages.plan.shape.rows);
   EXPECT_EQ(stages.config.gradient_accumulation_steps * stages.config.per_device_train_batch_size, 32);
@@ -287,8 +290,8 @@ TEST_F(Stages, TheResolvedConfigurationHasWhatTheStagesFound) {
 
 TEST_F(Stages, ARunThatDoesNotFitIsRefused) {
   EXPECT_THAT(error_of([&] {
-                prepare_run(keys_of(
-                    {{"dataset", text_file}, {"max_seq_length", "16"}, {"device_memory_limit_gb", "0.001"}}));
+                resolve_to_train(
+                    {{"dataset", text_file}, {"max_seq_length", "16"}, {"device_memory_limit_gb", "0.001"}});
               }),
               HasSubstr("the run needs"));
 }

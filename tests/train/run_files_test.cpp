@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/exit_codes.h"
-#include "plan/run_stages.h"
+#include "plan/resolve.h"
 #include "report/metrics.h"
 #include "resume_support.h"
 #include "support/captured_log.h"
@@ -87,7 +87,7 @@ TEST_F(RunFilesSpace, ThePlanKnowsTheSizeOfACheckpoint) {
       if (fs::exists(file)) written += static_cast<double>(fs::file_size(file));
     }
     fs::remove_all(folder.path() + "/runs");
-    const RunStages stages = prepare_run(keys);
+    const ResolvedRun stages = resolve(keys, Wanted::by_train());
     EXPECT_NEAR(static_cast<double>(stages.plan.checkpoint_bytes) / written, 1, 0.1) << changes.size();
   }
 }

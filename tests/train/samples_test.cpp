@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/run_stages.h"
+#include "plan/resolve.h"
 #include "resume_support.h"
 #include "support/captured_log.h"
 
@@ -16,7 +16,7 @@ using SamplesOfARun = Resume;
 TEST_F(SamplesOfARun, ThoseThatCannotBeMadeEndARunOnlyIfTheyWereAskedFor) {
   for (const char* steps : {"-1", "2"}) {
     const CapturedLog log;
-    const RunStages stages = prepare_run(config("run", {{"sample_steps", steps}}));
+    const ResolvedRun stages = resolve(config("run", {{"sample_steps", steps}}), Wanted::by_train());
     Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device);
     Samples samples(stages, model);
     if (stages.config.samples_at_evaluations()) {

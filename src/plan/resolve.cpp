@@ -1,0 +1,225 @@
+#include "plan/resolve.h"
+
+#include <filesystem>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "config/assumptions.h"
+#include "hf/weights_read_ahead.h"
+#include "plan/device_choice.h"
+#include "plan/memory_fit.h"
+#include "plan/sharding_choice.h"
+
+namespace octet {
+
+namespace {
+
+// A rate that suits random weights destroys what a pretrained model knows within a few steps.
+void warn_of_high_rate(const TrainConfig& keys, const ModelChoice& model) {
+  constexpr double kHighForAll = 3e-4, kHighForAdapters = 3e-3;
+  if (!model.has_weights() || !keys.is_set("learning_rate")) return;
+  const bool lora = keys.is_lora();
+  if (keys.learning_rate < (lora ? kHighForAdapters : kHighForAll)) return;
+  log_warning("learning_rate {:g} is high for the pretrained weights of {}: {}; without the key it is {:g}",
+              keys.learning_rate, keys.model_name_or_path,
+              lora ? "LoRA usually takes 1e-4 to 1e-3" : "fine-tuning all weights usually takes 1e-6 to 5e-5",
+              default_learning_rate(keys, true));
+}
+
+// Samples at evaluations, which nobody asked for, take what the step leaves: they change no batch and no level of
+// recomputation. 0: they do not fit.
+int64_t spare_sampling_bytes(const TrainConfig& keys, const ModelConfig& model, Device& device,
+                             const RunPlan& plan) {
+  const PlanTarget target{
+      .model = model, .device = device, .limit = plan.limit, .sharding = plan.finetuning.sharding};
+  Transformer transformer(model, plan.shape, plan.numerics, device, plan.finetuning);
+  const int64_t bytes = sampling_bytes(keys, target, transformer);
+  return plan.memory.peak_bytes() + bytes <= plan.limit.bytes ? bytes : 0;
+}
+
+// What a run on a CPU is good for. The demo is made for it.
+void tell_cpu(const TrainConfig& keys, bool resumed) {
+  if (keys.is_demo()) return;
+  if (keys.mixed_precision == Precision::Fp8 && keys.fp8_recipe != Fp8Recipe::Delayed)
+    log_info("fp8_recipe {} is emulated on the CPU: with its results, and slower than BF16",
+             config_text(keys, "fp8_recipe"));
+  if (!resumed && assumes_gpt2(keys) && !sets_model_sizes(keys))
+    log_info(
+        "on a CPU, GPT-2 124M is slow; for a try: --model_preset llama-tiny or --model_preset gpt2-tiny");
+}
+
+// What a user should know of settings that suit this run badly.
+void tell_about_start(const TrainConfig& keys, const ModelChoice& model, const Device& device,
+                      const RankPlace& place) {
+  if (!model.resumed) warn_of_high_rate(keys, model);
+  if (device.name() == "cpu" && place.is_first()) tell_cpu(keys, model.resumed.has_value());
+  if (keys.is_lora() && !model.has_weights()) {
+    log_warning(
+        "finetuning_type is lora, but the base has random weights: set model_name_or_path to train adapters of a "
+        "real model");
+  }
+}
+
+bool is_on_disk(const std::string& name) {
+  std::error_code ignored;
+  return name.empty() || std::filesystem::exists(name, ignored);
+}
+
+// The keys with what follows from the model.
+TrainConfig keys_of(const TrainConfig& given, const ModelChoice& model, const Wanted& wanted) {
+  TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
+  if (model.resumed) return keys;  // it has the defaults of its own start
+  resolve_start(keys, model.has_weights());
+  return keys_with_chat(std::move(keys), model.start, wanted.data != Wanted::Data::No);
+}
+
+// Sequences of an optimizer step, of all ranks. Nothing if they follow from the memory.
+std::optional<int64_t> known_sequences_per_step(const TrainConfig& keys, const RankPlace& place) {
+  const bool knows_rows =
+      !keys.auto_batch_size && (keys.max_batch_size == 0 || keys.is_set("per_device_train_batch_size"));
+  if (knows_rows) {
+    const TrainConfig of_ranks = with_batch_size(keys, keys.per_device_train_batch_size, place.ranks);
+    return of_ranks.per_device_train_batch_size * of_ranks.gradient_accumulation_steps * place.ranks;
+  }
+  if (keys.target_effective_batch_size > 0) return keys.target_effective_batch_size;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Wanted Wanted::by_train(const RankPlace& place, std::optional<Checkpoint> resumed) {
+  return {.data = Data::Opened,
+          .plan = Plan::MustFit,
+          .schedule = true,
+          .start = true,
+          .place = place,
+          .resumed = std::move(resumed)};
+}
+
+Wanted Wanted::by_plan(const RankPlace& place, std::shared_ptr<Device> device) {
+  return {.plan = Plan::MayNotFit, .place = place, .device = std::move(device)};
+}
+
+Wanted Wanted::by_bench(std::shared_ptr<Device> device) {
+  return {.plan = Plan::MustFit,
+          .makes_samples = false,
+          .precision_is_given = true,
+          .device = std::move(device)};
+}
+
+Wanted Wanted::by_bench_of_ranks(const RankPlace& place) {
+  return {.plan = Plan::MayNotFit,
+          .makes_samples = false,
+          .precision_is_given = true,
+          .place = place,
+          .mode_if_alone = ShardingMode::Zero1};
+}
+
+Wanted Wanted::by_doctor(std::shared_ptr<Device> device) {
+  return {.plan = Plan::MayNotFit, .device = std::move(device)};
+}
+
+Wanted Wanted::by_lr(const TrainConfig& given, const RankPlace& place) {
+  const bool counts_data = given.max_steps == 0;
+  return {.model = counts_data ? Model::AnyPlace : Model::OnDisk,
+          .data = counts_data ? Data::Opened : Data::No,
+          .plan = counts_data ? Plan::ForBatchSize : Plan::No,
+          .schedule = true,
+          .place = place};
+}
+
+Wanted Wanted::by_prepare() {
+  return {.data = Data::Tokenizer};
+}
+
+Wanted Wanted::by_sweep() {
+  return {.model = Model::OnDisk};
+}
+
+RankPlace place_alone(const TrainConfig& keys) {
+  if (keys.pretend_ranks == 0) return {};
+  const int ranks = narrow<int>(keys.pretend_ranks);
+  return {.ranks = ranks, .local_ranks = ranks};
+}
+
+ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
+  using Plan = Wanted::Plan;
+  StartTimes times;
+  const RankPlace place = wanted.place.ranks > 1 ? wanted.place : place_alone(given);
+  const bool plans_later = wanted.plan == Plan::ForBatchSize && !known_sequences_per_step(given, place);
+  const bool plans = wanted.plan >= Plan::MayNotFit || plans_later;
+  std::shared_ptr<Device> device = std::move(wanted.device);
+  if (plans && !device)
+    device = timed(times.device, [&] { return make_device(given, wanted.place.local_rank); });
+  ModelChoice model;
+  TrainConfig keys = given;
+  const bool looks_at_model = wanted.model == Wanted::Model::AnyPlace ||
+                              (is_on_disk(given.model_name_or_path) && is_on_disk(given.adapter_name_or_path));
+  if (looks_at_model) {
+    model = timed(times.model, [&] { return choose_model(given, std::move(wanted.resumed)); });
+    keys = keys_of(given, model, wanted);
+  }
+  // The disk is idle while the tokenizer and the data are opened.
+  std::optional<FolderReadAhead> reads_ahead;
+  if (wanted.start) {
+    tell_about_start(keys, model, *device, place);
+    timed(times.model, [&] { check_weights(model); });
+    if (model.has_weights() && !keys.dry_run && place.local_rank == 0)
+      reads_ahead.emplace(model.start->folder);
+  }
+  const auto make_plan = [&](std::optional<int64_t> sequences) {
+    PlanOptions options{.sequences = sequences,
+                        .makes_samples = wanted.makes_samples,
+                        .precision_is_given = wanted.precision_is_given,
+                        .adapters = model.adapters,
+                        .sharding = sharding_of(keys, place)};
+    if (wanted.mode_if_alone && !options.sharding.is_active()) options.sharding.mode = *wanted.mode_if_alone;
+    RunPlan plan = timed(times.plan, [&] { return plan_run(keys, model.config, *device, options); });
+    if (plan.shortage && wanted.plan != Plan::MayNotFit) fail_config("{}", plan.shortage->text);
+    return plan;
+  };
+  const bool opens_data = wanted.data == Wanted::Data::Opened;
+  // Preparing data may take hours, so a run that does not fit is refused first. Only an automatic batch size needs the
+  // number of sequences.
+  std::optional<RunPlan> early;
+  if (plans && !(opens_data && keys.auto_batch_size)) early = make_plan(std::nullopt);
+  DataChoice data;
+  if (opens_data) data = timed(times.data, [&] { return open_data(keys, model); });
+  RunPlan plan;
+  if (plans) plan = early ? *std::move(early) : make_plan(data.sequences);
+  if (plans && keys.samples_at_evaluations() && data.is_plain_text)
+    plan.sampling_bytes = spare_sampling_bytes(keys, model.config, *device, plan);
+  ScheduleConfig schedule;
+  if (wanted.schedule) {
+    const int64_t per_step = plans      ? plan.sequences_per_step()
+                             : opens_data ? *known_sequences_per_step(keys, place)
+                                          : 1;  // max_steps decides alone
+    schedule = plan_schedule(keys, data.sequences, per_step);
+  }
+  TrainConfig config = plans && opens_data ? resolved_config(keys, data, plan, schedule) : keys;
+  if (plans && sampling_rows(config, plan.finetuning.sharding) == 0) plan.sampling_bytes = 0;
+  return {.keys = std::move(keys),
+          .device = std::move(device),
+          .model = std::move(model),
+          .data = std::move(data),
+          .plan = std::move(plan),
+          .schedule = schedule,
+          .config = std::move(config),
+          .times = times};
+}
+
+TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, const RunPlan& plan,
+                            const ScheduleConfig& schedule) {
+  TrainConfig config = with_batch_size(keys, plan.shape.rows, plan.ranks());
+  config.tokenizer = data.tokenizer_name;
+  if (!plan.shortage) config.gradient_checkpointing = key_of(plan.shape.checkpointing);
+  config.max_steps = schedule.max_steps;
+  config.fp8_recipe = plan.numerics.fp8.recipe;
+  const bool says_nothing =
+      data.tokenizer_source.empty() || (keys.samples_at_evaluations() && plan.sampling_bytes == 0);
+  if (says_nothing) config.sample_steps = 0;
+  return config;
+}
+
+}  // namespace octet

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "dist/ranks.h"
+#include "plan/data_stage.h"
+#include "plan/model_stage.h"
+#include "plan/run_plan.h"
+#include "plan/start_times.h"
+
+// The way of a configuration, from its keys to a run that can start:
+//
+//   keys -> model -> data -> plan -> run
+//
+// Each stage is a function of those before it (model_stage.h, data_stage.h, run_plan.h), and its result is never changed
+// afterwards. Every command that looks at a run goes this way: what `octet plan` shows is what `octet train` does.
+
+namespace octet {
+
+// Which stages a command goes through, and for which ranks. Each command has a line in the list of functions below.
+struct Wanted {
+  enum class Model { AnyPlace, OnDisk };  // OnDisk: nothing is downloaded, and a model that is not there is not looked at
+  enum class Data { No, Tokenizer, Opened };  // Tokenizer: it may be downloaded, for its chat template
+  enum class Plan {
+    No,
+    ForBatchSize,  // only if the batch size follows from the memory
+    MayNotFit,     // a run that does not fit has RunPlan::shortage
+    MustFit        // ... is refused with a ConfigError
+  };
+
+  Model model = Model::AnyPlace;
+  Data data = Data::No;
+  Plan plan = Plan::No;
+  bool schedule = false;
+  bool start = false;              // weights must be there, and settings that suit the run badly are named
+  bool makes_samples = true;       // where the configuration asks for them; a benchmark makes none
+  bool precision_is_given = false;  // advice on memory must not change mixed_precision
+
+  RankPlace place = {};                                      // of this process among the ranks of the run
+  std::optional<ShardingMode> mode_if_alone = std::nullopt;  // of a single rank that acts as one of several
+  std::optional<Checkpoint> resumed = std::nullopt;          // the run continues from it
+  std::shared_ptr<Device> device = nullptr;                  // null: the one that the configuration asks for
+
+  static Wanted by_train(const RankPlace& place = {}, std::optional<Checkpoint> resumed = std::nullopt);
+  static Wanted by_plan(const RankPlace& place = {}, std::shared_ptr<Device> device = nullptr);
+  static Wanted by_bench(std::shared_ptr<Device> device = nullptr);
+  static Wanted by_bench_of_ranks(const RankPlace& place);
+  static Wanted by_doctor(std::shared_ptr<Device> device);
+  static Wanted by_lr(const TrainConfig& given, const RankPlace& place = {});
+  static Wanted by_prepare();
+  static Wanted by_sweep();
+};
+
+// What the stages have found. Those that nobody wanted have left their part empty.
+struct ResolvedRun {
+  const TrainConfig keys;  // as given, with the defaults that depend on other keys and on the model
+  const std::shared_ptr<Device> device;
+  const ModelChoice model;
+  const DataChoice data;
+  const RunPlan plan;
+  const ScheduleConfig schedule;
+  const TrainConfig config;  // resolved_config of all before: what the run writes
+  const StartTimes times = {};
+
+  double steps_per_epoch() const {
+    return static_cast<double>(data.sequences) / static_cast<double>(plan.sequences_per_step());
+  }
+};
+
+// Whether micro-steps are recorded as graphs and replayed.
+inline bool records_graphs(const ResolvedRun& run) {
+  return run.plan.shape.graphs && run.device->capabilities().graphs;
+}
+
+// The stages that are wanted, in their order. ConfigError or Error if something does not fit together. No large memory is
+// taken, and nothing is written but a dataset that has to be prepared, into the cache.
+ResolvedRun resolve(const TrainConfig& given, Wanted wanted);
+
+// The place of a rank that is alone, or with pretend_ranks of the first of so many.
+RankPlace place_alone(const TrainConfig& keys);
+
+// The keys with everything that the stages have found: tokenizer, batch size, accumulation, level of recomputation (where
+// the run fits) and number of steps.
+TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, const RunPlan& plan,
+                            const ScheduleConfig& schedule);
+
+}  // namespace octet
