@@ -155,6 +155,10 @@ void check_cross_entropy(const Operand& gradient, const Tensor& correction, cons
           "[{}] {} losses, {} targets for {} rows", op, loss.numel(), targets.numel(), rows);
   require(penalty || options.penalty == PenaltyKind::None, "[{}] there is a penalty but no output for it",
           op);
+  const Tensor& factors = options.row_factors;
+  require(!factors || (factors.dtype == DType::F32 && factors.numel() == rows),
+          "[{}] {} {} row factors for {} rows, expected one fp32 each", op, factors.numel(),
+          name_of(factors.dtype), rows);
   require(loss.dtype == DType::F32 && targets.dtype == DType::I32 &&
               (!correct || correct.dtype == DType::I32) && (!correction || correction.dtype == DType::F32),
           "[{}] losses and corrections are fp32, targets and correct int32", op);

@@ -84,6 +84,8 @@ struct LossOptions {
   // (1) fp32, multiplies the gradients: 1 / (targets of the whole step). It is on the device because it changes every
   // step, but a recording of the op does not. Only needed for a gradient.
   Tensor gradient_scale;
+  // Optional, (n) fp32: multiplies the gradient of a row's cross-entropy, not that of its penalty. It may be negative.
+  Tensor row_factors;
   PenaltyKind penalty = PenaltyKind::None;
   float penalty_weight = 0;
 };
@@ -277,7 +279,8 @@ class Ops {
   //   ZLoss: w * lse^2;  Entropy: -w * entropy(p) (a penalty on confidence);  LogitL2: w * mean over V of logit^2.
   // correct (n) int32, optional: 1 where the largest logit (lowest index on a tie) is the target.
   // A row without a target has no penalty and no gradient either.
-  // gradient.dense (n, V') = gradient_scale * d(loss + penalty) / d logits; it may be the logits themselves (in place).
+  // gradient.dense (n, V') = gradient_scale * d(row_factor * loss + penalty) / d logits; it may be the logits themselves
+  // (in place). Without row_factors they are 1.
   // Without it no gradient is computed.
   // gradient.column_sum, optional, gets sums over rows as with every Operand.
   // correction (n) fp32, optional, for FP8 copies with delayed scaling: what has to be added to the gradient of the

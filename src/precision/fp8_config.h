@@ -50,7 +50,7 @@ struct Fp8Config {
   void validate() const;  // throws ConfigError
 
   // The settings of the output head. It has delayed scaling with every recipe, because only delayed scaling keeps the sums
-  // of its gradients (see Transformer::head_loss). If the recipe is another one, margin, interval and history of the head
+  // of its gradients (see Head). If the recipe is another one, margin, interval and history of the head
   // have their defaults.
   Fp8Config of_head() const;
 };

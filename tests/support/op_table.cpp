@@ -82,6 +82,11 @@ void add_loss(std::vector<OpCase>& table, DType dtype) {
   table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::ZLoss, "z"));
   table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::Entropy, "entropy"));
   table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::LogitL2, "l2"));
+  for (const auto& [penalty, label] : {std::pair{PenaltyKind::None, "plain"},
+                                       {PenaltyKind::ZLoss, "z"},
+                                       {PenaltyKind::Entropy, "entropy"},
+                                       {PenaltyKind::LogitL2, "l2"}})
+    table.push_back(cross_entropy_case(dtype, 17, 24, 32, penalty, label, true));
   table.push_back(large(cross_entropy_case(dtype, 300, 1000, 1024, PenaltyKind::None, "plain")));
   table.push_back(large(cross_entropy_case(dtype, 5, 20001, 20008, PenaltyKind::None, "long")));
   table.push_back(large(cross_entropy_case(dtype, 5, 16384, 16384, PenaltyKind::Entropy, "entropy_long")));
@@ -178,6 +183,7 @@ void add_fused(std::vector<OpCase>& table) {
     table.push_back(
         fused_qk_norm_backward_case(fp32, 37, {.heads = 2, .kv_heads = 2, .head_dim = 6}, variant));
     table.push_back(fused_cross_entropy_case(bf16, 128, 1000, 1024, variant));
+    table.push_back(fused_cross_entropy_case(bf16, 128, 1000, 1024, variant, true));
     table.push_back(fused_cross_entropy_case(fp32, 37, 101, 101, variant));
   }
 }

@@ -78,8 +78,9 @@ OpCase gemm_case(DType dtype, int64_t m, int64_t n, int64_t k, GemmVariant varia
 OpCase embedding_case(DType dtype, int64_t rows, int64_t width, int64_t vocab, bool has_positions);
 OpCase norm_case(DType dtype, NormKind kind, int64_t rows, int64_t width, bool has_delta);
 OpCase activation_case(DType dtype, Activation activation, int64_t rows, int64_t width);
+// `weighted`: with factors of rows, some of which are negative.
 OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width, PenaltyKind penalty,
-                          std::string label);
+                          std::string label, bool weighted = false);
 OpCase column_sum_case(DType dtype, int64_t rows, int64_t width, bool with_factors);
 OpCase sum_case(DType dtype, int64_t count);
 OpCase grad_norm_case(DType dtype, int64_t rows, int64_t width);
@@ -118,7 +119,7 @@ OpCase fused_rope_case(DType dtype, int64_t rows, AttentionShape shape, const Fu
 OpCase fused_qk_norm_backward_case(DType dtype, int64_t rows, AttentionShape shape,
                                    const FusedVariant& variant);
 OpCase fused_cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width,
-                                const FusedVariant& variant);
+                                const FusedVariant& variant, bool weighted = false);
 
 struct AdamWVariant {
   DType weight = DType::BF16;

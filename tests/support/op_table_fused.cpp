@@ -173,19 +173,23 @@ OpCase fused_qk_norm_backward_case(DType dtype, int64_t rows, AttentionShape sha
 
 // In place: the gradient takes the place of the logits.
 OpCase fused_cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width,
-                                const FusedVariant& variant) {
-  OpCase op = start_fused("cross_entropy", dtype, rows, width, variant);
+                                const FusedVariant& variant, bool weighted) {
+  OpCase op = start_fused(weighted ? "cross_entropy_weighted" : "cross_entropy", dtype, rows, width, variant);
   op.bytes = bytes_for(dtype, 2 * rows * width);  // a row must be known before its gradient: read twice
   std::vector<double> targets = ids(rows, vocab + 1, 2);
   for (double& target : targets) target -= 1.0;  // some are -1
   op.add_input("logits", dtype, {rows, width}, normal(rows * width, dtype, 1, 3.0));
   op.add_input("targets", DType::I32, {rows}, fixed(targets));
   op.add_input("gradient_scale", DType::F32, {1}, fixed({0.25}));
+  op.add_input("row_factors", DType::F32, {rows}, normal(rows, DType::F32, 3));
   op.add_output("loss", DType::F32, {rows}, Compare::Near);
   op.add_output("penalty", DType::F32, {rows}, Compare::Near);
   add_fused(op, rows, width, variant, 0, [=](Device& device, Args& args, const Operand& gradient, bool) {
-    const LossOptions options{
-        .vocab = vocab, .gradient_scale = args.in[2], .penalty = PenaltyKind::ZLoss, .penalty_weight = 0.3f};
+    const LossOptions options{.vocab = vocab,
+                              .gradient_scale = args.in[2],
+                              .row_factors = weighted ? args.in[3] : Tensor{},
+                              .penalty = PenaltyKind::ZLoss,
+                              .penalty_weight = 0.3f};
     device.ops().cross_entropy(gradient, {}, args.out[0], args.out[1], {}, gradient.dense, args.in[1],
                                options);
   });

@@ -1,11 +1,13 @@
+#include <numeric>
+
 #include "support/op_table_detail.h"
 
 // The loss and the sums.
 namespace octet::test {
 
 OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t width, PenaltyKind penalty,
-                          std::string label) {
-  OpCase op = start("cross_entropy_" + label, dtype, {rows, vocab, width});
+                          std::string label, bool weighted) {
+  OpCase op = start("cross_entropy_" + label + (weighted ? "_weighted" : ""), dtype, {rows, vocab, width});
   op.needs.tokens = rows;
   op.needs.width = width;
   const LossOptions options{.vocab = vocab, .penalty = penalty, .penalty_weight = 0.3f};
@@ -16,19 +18,32 @@ OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t widt
   op.add_gradient_input("logits", dtype, {rows, width}, normal(rows * width, dtype, 1, 3.0), false);
   op.add_input("targets", DType::I32, {rows}, fixed(targets));
   op.add_input("gradient_scale", DType::F32, {1}, fixed({0.25}));
-  op.add_output("loss", DType::F32, {rows});
+  op.add_output("loss", DType::F32, {rows}, !weighted);
   op.add_output("penalty", DType::F32, {rows});
   op.add_output("correct", DType::I32, {rows}, false);
+  if (weighted) {
+    std::vector<double> places(at(rows));
+    std::iota(places.begin(), places.end(), 0.0);
+    op.add_input("row_factors", DType::F32, {rows}, normal(rows, DType::F32, 3));
+    op.add_input("places", DType::I32, {rows}, fixed(places));
+    op.add_output("weighted_loss", DType::F32, {rows, 1});  // whose gradient is computed
+  }
   op.bytes = bytes_for(dtype, rows * width);
   op.backward_bytes =
       bytes_for(dtype, 3 * rows * width);  // a row must be known before its gradient: read twice
   const auto run = [=](Device& device, Args& args, const Tensor& gradient) {
     LossOptions scaled = options;
     scaled.gradient_scale = args.in[2];
+    if (weighted) scaled.row_factors = args.in[3];
     device.ops().cross_entropy(operand(gradient), {}, args.out[0], args.out[1], args.out[2], args.in[0],
                                args.in[1], scaled);
   };
-  op.forward = [=](Device& device, Args& args) { run(device, args, {}); };
+  op.forward = [=](Device& device, Args& args) {
+    run(device, args, {});
+    if (!weighted) return;
+    device.zero(args.out[3]);
+    device.ops().add_scaled_rows(args.out[3], args.out[0].reshaped({rows, 1}), args.in[4], args.in[3]);
+  };
   op.backward = [=](Device& device, Args& args) { run(device, args, args.grad[0]); };
   op.reference = [=](const Arrays& in) {
     std::vector<double> loss(at(rows)), extra(at(rows)), correct(at(rows));
@@ -51,7 +66,12 @@ OpCase cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_t widt
       if (penalty == PenaltyKind::Entropy) extra[at(r)] = -weight * entropy;
       if (penalty == PenaltyKind::LogitL2) extra[at(r)] = weight * squares / n;
     }
-    return Arrays{loss, extra, correct};
+    Arrays outputs{loss, extra, correct};
+    if (weighted) {
+      for (size_t r = 0; r < loss.size(); ++r) loss[r] *= in[3][r];
+      outputs.push_back(loss);
+    }
+    return outputs;
   };
   return op;
 }

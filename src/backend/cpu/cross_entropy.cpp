@@ -18,10 +18,11 @@ struct RowResult {
   bool correct = false;
 };
 
-// `gradient`, if present, holds the logits and is overwritten with their gradient. It may be `logits`.
-template <class T>
+// `gradient`, if present, holds the logits and is overwritten with their gradient. It may be `logits`. `row_factor` is used
+// only if `weighted`: a multiplication by 1 could change how the compiler fuses operations, and so the bits.
+template <class T, bool weighted>
 RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, int32_t target,
-                            const LossOptions& options) {
+                            float row_factor, const LossOptions& options) {
   const int64_t vocab = options.vocab;
   const float largest = cpu::lane_max(logits, vocab);
   // In fp32 the share of a large vocabulary's unlikely tokens would be lost next to the likely ones.
@@ -59,6 +60,10 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
 
   const float scale = *options.gradient_scale.as<float>();
   const float own = cpu::fast_exp(target_logit - largest) * inverse;  // the probability of the target
+  const auto of_loss = [=](float slope) {
+    if constexpr (weighted) return row_factor * slope;
+    return slope;
+  };
   if (options.penalty == PenaltyKind::Entropy) {
     const auto slope = [=](float shifted, float p) {
       return p > 0.0f ? weight * p * (shifted - log_total + entropy) : 0.0f;
@@ -66,22 +71,24 @@ RowResult cross_entropy_row(const T* logits, T* gradient, int64_t padded_vocab, 
     for (int64_t i = 0; i < vocab; ++i) {
       const float shifted = load(gradient[i]) - largest;
       const float p = cpu::fast_exp(shifted) * inverse;
-      gradient[i] = store<T>(scale * (p + slope(shifted, p)));
+      gradient[i] = store<T>(scale * (of_loss(p) + slope(shifted, p)));
     }
-    gradient[target] = store<T>(scale * (own - 1.0f + slope(target_logit - largest, own)));
+    gradient[target] = store<T>(scale * (of_loss(own - 1.0f) + slope(target_logit - largest, own)));
   } else if (options.penalty == PenaltyKind::LogitL2) {
     const float per_logit = 2.0f * weight / static_cast<float>(vocab);
     for (int64_t i = 0; i < vocab; ++i) {
       const float logit = load(gradient[i]);
-      gradient[i] = store<T>(scale * (cpu::fast_exp(logit - largest) * inverse + per_logit * logit));
+      gradient[i] = store<T>(scale * (of_loss(cpu::fast_exp(logit - largest) * inverse) + per_logit * logit));
     }
-    gradient[target] = store<T>(scale * (own - 1.0f + per_logit * target_logit));
+    gradient[target] = store<T>(scale * (of_loss(own - 1.0f) + per_logit * target_logit));
   } else {
-    const float per_probability = options.penalty == PenaltyKind::ZLoss ? 1.0f + 2.0f * weight * lse : 1.0f;
+    const float per_target = of_loss(1.0f);
+    const float per_probability =
+        options.penalty == PenaltyKind::ZLoss ? per_target + 2.0f * weight * lse : per_target;
     const float factor = per_probability * inverse;
     for (int64_t i = 0; i < vocab; ++i)
       gradient[i] = store<T>(scale * (cpu::fast_exp(load(gradient[i]) - largest) * factor));
-    gradient[target] = store<T>(scale * (cpu::fast_exp(target_logit - largest) * factor - 1.0f));
+    gradient[target] = store<T>(scale * (cpu::fast_exp(target_logit - largest) * factor - per_target));
   }
   std::fill(gradient + vocab, gradient + padded_vocab, store<T>(0.0f));
   return result;
@@ -110,7 +117,10 @@ void CpuOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor lo
         RowResult result;
         if (target[r] >= 0) {
           if (row_gradient && row_gradient != row) std::copy_n(row, width, row_gradient);
-          result = cross_entropy_row(row, row_gradient, width, target[r], options);
+          const Tensor& factors = options.row_factors;
+          result = factors ? cross_entropy_row<T, true>(row, row_gradient, width, target[r],
+                                                        factors.as<float>()[r], options)
+                           : cross_entropy_row<T, false>(row, row_gradient, width, target[r], 1, options);
         } else if (row_gradient) {
           std::fill_n(row_gradient, width, store<T>(0.0f));
         }

@@ -28,34 +28,44 @@ __device__ __forceinline__ double log_of(double x) {
 }
 
 // What the gradient of a row's logits is made of.
-struct alignas(16) RowGradient {
+struct alignas(16) PlainRowGradient {
   float largest;
-  float factor;         // of e^(x - largest)
-  float penalty_share;  // Entropy: see CrossEntropyGradient. LogitL2: factor of the logit
-  int32_t target;       // negative: there is no gradient
+  float factor;        // of e^(x - largest)
+  float target_share;  // subtracted where the target is
+  int32_t target;      // negative: there is no gradient
 };
+struct PenalisedRowGradient : PlainRowGradient {
+  float penalty_share;  // Entropy: see gradient_of. LogitL2: factor of the logit
+};
+template <bool penalised>
+using RowGradient = std::conditional_t<penalised, PenalisedRowGradient, PlainRowGradient>;
 
+template <bool penalised>
 struct LossArgs {
   float* loss;
   float* penalty;    // may be absent
   int32_t* correct;  // may be absent
   const int32_t* targets;
-  RowGradient* gradients;  // may be absent
+  RowGradient<penalised>* gradients;  // may be absent
   int64_t width;
   LossOptions options;
-  const float* scale;  // of gradients; may be absent
+  const float* scale;        // of gradients; may be absent
+  const float* row_factors;  // may be absent
 };
 
-// Without a penalty and with ZLoss, d loss / d x = factor * e^(x - largest) - scale where x is the target's.
+// Without a penalty and with ZLoss, d loss / d x = factor * e^(x - largest) - target_share where x is the target's.
 // Entropy multiplies the first term by penalty_share + weight * (x - largest); LogitL2 adds penalty_share * x.
-// Fused operations are written explicitly, so that the bits are the same in every kernel that uses this. `scale` is not
-// subtracted here.
+// Fused operations are written explicitly, so that the bits are the same in every kernel that uses this. `target_share` is
+// not subtracted here.
 template <class T, bool penalised>
-__device__ __forceinline__ float gradient_of(float x, const RowGradient& row, float weight, bool entropy) {
+__device__ __forceinline__ float gradient_of(float x, const RowGradient<penalised>& row, float weight,
+                                             bool entropy) {
   const float down = x - row.largest, e = exp_of<T>(down), share = __fmul_rn(e, row.factor);
-  if constexpr (!penalised) return share;
-  if (entropy) return e > 0.0f ? __fmul_rn(share, fmaf(weight, down, row.penalty_share)) : 0.0f;
-  return fmaf(row.penalty_share, x, share);
+  if constexpr (penalised) {
+    if (entropy) return e > 0.0f ? __fmul_rn(share, fmaf(weight, down, row.penalty_share)) : 0.0f;
+    return fmaf(row.penalty_share, x, share);
+  }
+  return share;
 }
 
 // The largest element of some packs; NaN only if all elements are NaN.
@@ -170,7 +180,7 @@ __device__ bool any_is(const T* logits, int count, int width, float value) {
 // One block per row, which is read once. Six blocks per multiprocessor have enough loads in flight.
 template <class T, bool penalised, bool vector>
 __global__ void __launch_bounds__(kLossThreads, 6)
-    cross_entropy_kernel(const T* all_logits, const LossArgs args) {
+    cross_entropy_kernel(const T* all_logits, const LossArgs<penalised> args) {
   const int64_t row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int width = static_cast<int>(args.width), vocab = static_cast<int>(args.options.vocab);
@@ -181,7 +191,11 @@ __global__ void __launch_bounds__(kLossThreads, 6)
     args.loss[row] = 0.0f;
     if (args.penalty) args.penalty[row] = 0.0f;
     if (args.correct) args.correct[row] = 0;
-    if (args.gradients) args.gradients[row] = {0.0f, 0.0f, 0.0f, -1};
+    if (args.gradients) {
+      RowGradient<penalised> none{};
+      none.target = -1;
+      args.gradients[row] = none;
+    }
     return;
   }
 
@@ -237,22 +251,30 @@ __global__ void __launch_bounds__(kLossThreads, 6)
   const float log_total = static_cast<float>(log_sum), lse = part.largest + log_total;
   const float inverse = 1.0f / static_cast<float>(part.sum);
   const float scale = args.scale ? *args.scale : 0.0f, weight = args.options.penalty_weight;
+  const float row_factor = args.row_factors ? args.row_factors[row] : 1.0f;
   args.loss[row] =
       static_cast<float>(log_sum - (static_cast<Sum>(target_logit) - static_cast<Sum>(part.largest)));
-  RowGradient gradient{part.largest, scale * inverse, 0.0f, target};
+  RowGradient<penalised> gradient{};
+  gradient.largest = part.largest;
+  gradient.factor = __fmul_rn(scale, inverse);
+  gradient.target_share = __fmul_rn(scale, row_factor);
+  gradient.target = target;
   float penalty = 0.0f;
   if constexpr (penalised) {
     if (args.options.penalty == PenaltyKind::Entropy) {
       const float entropy = log_total - inverse * part.shifted;
       penalty = -weight * entropy;
-      gradient.penalty_share = 1.0f + weight * (entropy - log_total);
+      gradient.penalty_share = row_factor + weight * (entropy - log_total);
     } else {
       penalty = weight * part.squares / static_cast<float>(vocab);
+      gradient.factor *= row_factor;
       gradient.penalty_share = scale * (2.0f * weight / static_cast<float>(vocab));
     }
   } else if (args.options.penalty == PenaltyKind::ZLoss) {
     penalty = weight * lse * lse;
-    gradient.factor *= 1.0f + 2.0f * weight * lse;
+    gradient.factor *= row_factor + 2.0f * weight * lse;
+  } else {
+    gradient.factor *= row_factor;
   }
   if (args.penalty) args.penalty[row] = penalty;
   if (args.gradients) args.gradients[row] = gradient;
@@ -269,14 +291,13 @@ struct CrossEntropyGradient {
   static constexpr bool kSums = true;
   struct Raw {
     Pack8<T> logits;
-    RowGradient row;
+    RowGradient<penalised> row;
   };
   const T* logits;
-  const RowGradient* rows;
+  const RowGradient<penalised>* rows;
   int width;
   int vocab;
   int first;  // column where the op stands
-  const float* scale;
   float weight;
   bool entropy;
 
@@ -292,7 +313,7 @@ struct CrossEntropyGradient {
     return {load8<vector>(logits + line * width, count), rows[line]};
   }
   __device__ void compute(const Raw& raw, float (&out)[1][8]) const {
-    const RowGradient& row = raw.row;
+    const RowGradient<penalised>& row = raw.row;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       out[0][j] = gradient_of<T, penalised>(raw.logits.at(j), row, weight, entropy);
@@ -301,7 +322,7 @@ struct CrossEntropyGradient {
     if (live >= 8 && static_cast<unsigned>(hit) >= 8u) return;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      if (j == hit) out[0][j] = __fsub_rn(out[0][j], *scale);
+      if (j == hit) out[0][j] = __fsub_rn(out[0][j], row.target_share);
       if (j >= live) out[0][j] = 0.0f;
     }
   }
@@ -338,17 +359,19 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
   if (rows == 0) return;
 
   Scratch scratch = this->scratch(op);
-  auto* row_gradients = dlogits ? scratch.take<device::RowGradient>(rows) : nullptr;
   auto* row_errors = correction ? scratch.take<device::RowError>(rows) : nullptr;
-  const device::LossArgs args{.loss = static_cast<float*>(loss.data),
-                              .penalty = static_cast<float*>(penalty.data),
-                              .correct = static_cast<int32_t*>(correct.data),
-                              .targets = static_cast<const int32_t*>(targets.data),
-                              .gradients = row_gradients,
-                              .width = width,
-                              .options = options,
-                              .scale = static_cast<const float*>(options.gradient_scale.data)};
   const auto run = [&]<class T, bool penalised>() {
+    auto* row_gradients = dlogits ? scratch.take<device::RowGradient<penalised>>(rows) : nullptr;
+    const device::LossArgs<penalised> args{
+        .loss = static_cast<float*>(loss.data),
+        .penalty = static_cast<float*>(penalty.data),
+        .correct = static_cast<int32_t*>(correct.data),
+        .targets = static_cast<const int32_t*>(targets.data),
+        .gradients = row_gradients,
+        .width = width,
+        .options = options,
+        .scale = static_cast<const float*>(options.gradient_scale.data),
+        .row_factors = static_cast<const float*>(options.row_factors.data)};
     const T* in = static_cast<const T*>(logits.data);
     const bool vector = width % 8 == 0 && aligned16(logits.data);
     {
@@ -369,7 +392,6 @@ void CudaOps::cross_entropy(const Operand& gradient, Tensor correction, Tensor l
           .width = narrow<int>(width),
           .vocab = narrow<int>(options.vocab),
           .first = 0,
-          .scale = args.scale,
           .weight = options.penalty_weight,
           .entropy = options.penalty == PenaltyKind::Entropy};
       launch_tiles(*this, op, tiles,
