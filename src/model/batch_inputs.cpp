@@ -22,6 +22,10 @@ void BatchInputs::load(const HostBatch& batch, const RunShape& shape, std::vecto
   require(batch.tokens.size() == n && batch.targets.size() == n && batch.positions.size() == n,
           "[model] a micro-batch of {} tokens, {} targets and {} positions, expected {} of each",
           batch.tokens.size(), batch.targets.size(), batch.positions.size(), n);
+  const auto fits = [n](size_t size) { return size == 0 || size == n; };
+  require(fits(batch.weights.size()) && fits(batch.sequences.size()),
+          "[model] {} weights and {} sequence numbers for {} tokens, expected one each or none",
+          batch.weights.size(), batch.sequences.size(), n);
   const size_t count = batch.document_starts.size() - 1;
   require(batch.document_starts.size() >= 2 && count <= n, "[model] {} documents in {} tokens", count, n);
   documents = {document_starts, static_cast<int64_t>(count), 0};

@@ -11,6 +11,8 @@ namespace octet {
 // One micro-batch on the host, as views; see data/loading/batch.h for their meaning.
 struct HostBatch {
   std::span<const int32_t> tokens, targets, positions, document_starts;
+  std::span<const float> weights;
+  std::span<const int32_t> sequences;
 };
 
 // The loaded micro-batch on the device, of N tokens.

@@ -56,7 +56,9 @@ void Head::plan(BufferPlanner& planner, QuantizedScratch& scratch, const Timelin
   linear_.operands.attach_scratch(planner, scratch, chunk_rows_);
   linear_.operands.attach_input(planner, chunk_rows_, at_head, nullptr);
   add(input_, "final.normed", dense_, {n, width_}, into_backward);
-  add(logits_, "logits", logits_dtype_, {chunk_rows_, padded_vocab_}, at_head);
+  // score() reads bf16 logits' memory as fp32: it must have room for 16 rows of those.
+  const int64_t fp32_rows = logits_dtype_ == DType::F32 ? 0 : 2 * std::min<int64_t>(16, n);
+  add(logits_, "logits", logits_dtype_, {std::max(chunk_rows_, fp32_rows), padded_vocab_}, at_head);
   if (shape_.scoring) add(scoring_input_, "head.input", dense_, {n, width_}, at_head);
   if (shape_.training) {
     add(input_gradient_, "final.dnormed", dense_, {n, width_}, into_backward);
@@ -76,6 +78,11 @@ void Head::plan(BufferPlanner& planner, QuantizedScratch& scratch, const Timelin
   if (gathers_in_training) {
     keep(gathered_loss_, "batch.gathered_loss", DType::F32, {n});
     keep(gathered_penalty_, "batch.gathered_penalty", DType::F32, {n});
+    keep(gathered_weights_, "batch.gathered_weights", DType::F32, {n});
+  }
+  if (shape_.training) {
+    keep(weights_, "batch.weights", DType::F32, {n});
+    keep(objective_loss_, "batch.objective_loss", DType::F32, {1});
   }
   if (gathers_in_training || shape_.scoring) {
     keep(rows_, "batch.target_rows", DType::I32, {n});
@@ -88,7 +95,7 @@ void Head::plan(BufferPlanner& planner, QuantizedScratch& scratch, const Timelin
 }
 
 int64_t Head::staged_bytes() const {
-  return octet::staged_bytes({target_share_, rows_, row_targets_});
+  return octet::staged_bytes({target_share_, rows_, row_targets_, weights_, objective_loss_});
 }
 
 int64_t Head::bytes_moved_by_chunks() const {
@@ -96,8 +103,11 @@ int64_t Head::bytes_moved_by_chunks() const {
   return linear_.weight.trains() ? 2 * sum_bytes * (div_up(shape_.tokens(), chunk_rows_) - 1) : 0;
 }
 
-void Head::load(std::span<const int32_t> targets, std::vector<InputCopy>& copies) {
+void Head::load(const HostBatch& batch, std::vector<InputCopy>& copies) {
   const int64_t n = shape_.tokens();
+  const std::span<const int32_t> targets = batch.targets;
+  weighted_ = batch.weights.empty() || !weights_ ? Weights::None : Weights::OfBatch;
+  if (weighted_ == Weights::OfBatch) copies.push_back({weights_, batch.weights.data()});
   row_count_ = n;
   rows_on_host_.clear();
   for (int64_t i = 0; i < n; ++i) {
@@ -122,16 +132,18 @@ void Head::load(std::span<const int32_t> targets, std::vector<InputCopy>& copies
   copies.push_back({row_targets_.part(0, rounded), row_targets_on_host_.data()});
 }
 
-LossOptions Head::loss_options(const BatchInputs& batch, const PenaltyOptions& penalty) const {
-  return {vocab_, batch.gradient_scale, penalty.kind, penalty.weight};
+std::string Head::signature() const {
+  return fmt::format("{} {}", row_count_, static_cast<int>(weighted_));
 }
 
 Head::Rows Head::gather(const Tensor& targets, bool backward) const {
+  const bool weighted = backward && weighted_ != Weights::None;
   if (!gathers(backward)) {
     return {.count = shape_.tokens(),
             .input = input_,
             .gradient = input_gradient_,
             .targets = targets,
+            .weights = weighted ? weights_ : Tensor{},
             .loss = loss_,
             .penalty = penalty_};
   }
@@ -140,10 +152,15 @@ Head::Rows Head::gather(const Tensor& targets, bool backward) const {
             .input = (shape_.scoring ? scoring_input_ : input_gradient_).row_range(0, row_count_),
             .gradient = input_.row_range(0, row_count_),
             .targets = row_targets_.part(0, row_count_),
+            .weights = weighted ? gathered_weights_.part(0, row_count_) : Tensor{},
             .loss = backward ? gathered_loss_ : loss_,
             .penalty = backward ? gathered_penalty_ : penalty_,
             .needs_scatter = backward};
-  ops().gather_rows(rows.input, input_, rows_.part(0, row_count_));
+  const Tensor places = rows_.part(0, row_count_);
+  ops().gather_rows(rows.input, input_, places);
+  if (weighted)
+    ops().gather_rows(rows.weights.reshaped({row_count_, 1}), weights_.reshaped({shape_.tokens(), 1}),
+                      places);
   return rows;
 }
 
@@ -159,16 +176,23 @@ void Head::scatter(const Rows& rows) const {
   scatter_values(penalty_, rows.penalty);
 }
 
-std::vector<Head::Chunk> Head::chunks_of(const Rows& rows) const {
+// fp32 logits may be requested of a head that has memory for bf16: then a chunk has half as many rows.
+std::vector<Head::Chunk> Head::chunks_of(const Rows& rows, DType logits) const {
+  int64_t most = chunk_rows_;
+  if (logits != logits_dtype_) {
+    const int64_t fit = logits_.bytes() / (padded_vocab_ * static_cast<int64_t>(size_of(logits)));
+    most = fit < 16 ? fit : fit / 16 * 16;
+  }
   std::vector<Chunk> chunks;
-  for (int64_t begin = 0; begin < rows.count; begin += chunk_rows_) {
-    const int64_t count = std::min(chunk_rows_, rows.count - begin);
+  for (int64_t begin = 0; begin < rows.count; begin += most) {
+    const int64_t count = std::min(most, rows.count - begin);
     const auto values = [&](const Tensor& all) { return all ? all.part(begin, count) : Tensor{}; };
     chunks.push_back({.first = begin == 0,
                       .input = rows.input.row_range(begin, count),
                       .gradient = rows.gradient ? rows.gradient.row_range(begin, count) : Tensor{},
-                      .logits = logits_.row_range(0, count),
+                      .logits = {logits_.data, logits, {count, padded_vocab_}},
                       .targets = values(rows.targets),
+                      .weights = values(rows.weights),
                       .loss = values(rows.loss),
                       .penalty = values(rows.penalty),
                       .correct = values(correct_),
@@ -189,26 +213,57 @@ void Head::compute_logits(const Chunk& chunk, const Operand& x, bool for_weight)
 
 void Head::losses(const BatchInputs& batch, const PenaltyOptions& penalty, bool fp8) {
   device_.begin_phase(Phase::Head);
-  const LossOptions options = loss_options(batch, penalty);
   const Rows rows = gather(batch.targets, false);
-  for (const Chunk& chunk : chunks_of(rows)) {
+  for (const Chunk& chunk : chunks_of(rows, logits_dtype_)) {
     Quantized input8;
     const Operand x = chunk_operand(linear_.input(chunk.input, fp8), chunk.rows(), input8);
     compute_logits(chunk, x, false);
     ops().cross_entropy({}, {}, chunk.loss, chunk.penalty, chunk.correct, chunk.logits, chunk.targets,
-                        options);
+                        {.vocab = vocab_, .penalty = penalty.kind, .penalty_weight = penalty.weight});
   }
-  add_to_sums(rows);
+  add_to_sum(0, loss_.part(0, rows.count), {});
+  add_to_sum(1, penalty_.part(0, rows.count), {});
+}
+
+void Head::score(const BatchInputs& batch, bool fp8) {
+  device_.begin_phase(Phase::Head);
+  for (const Chunk& chunk : chunks_of(gather(batch.targets, shape_.training), DType::F32)) {
+    Quantized input8;
+    const Operand x = chunk_operand(linear_.input(chunk.input, fp8), chunk.rows(), input8);
+    const QuantizePass uncounted{input8.pass->scale, false};  // the second pass counts
+    input8.pass = &uncounted;
+    compute_logits(chunk, x, false);
+    ops().cross_entropy({}, {}, chunk.loss, {}, {}, chunk.logits, chunk.targets, {.vocab = vocab_});
+  }
+}
+
+std::vector<float> Head::row_losses() const {
+  const auto n = static_cast<size_t>(shape_.tokens());
+  const bool gathered = gathers(shape_.training);
+  std::vector<float> computed(gathered ? static_cast<size_t>(target_count_) : n);
+  const Tensor& losses = gathered && shape_.training ? gathered_loss_ : loss_;
+  if (!computed.empty()) device_.copy_to_host(computed.data(), losses.part(0, std::ssize(computed)));
+  if (!gathered) return computed;
+  std::vector<float> in_place(n);
+  for (size_t i = 0; i < computed.size(); ++i) in_place[static_cast<size_t>(rows_on_host_[i])] = computed[i];
+  return in_place;
+}
+
+void Head::weigh(const WeighRows& objective) {
+  const std::vector<float> losses = row_losses();
+  std::vector<float> weights(losses.size());
+  const auto loss = static_cast<float>(objective(losses, weights));
+  device_.feed(std::vector<InputCopy>{{weights_, weights.data()}, {objective_loss_, &loss}});
+  weighted_ = Weights::OfObjective;
 }
 
 void Head::losses_and_gradients(const BatchInputs& batch, const PenaltyOptions& penalty, bool first) {
   device_.begin_phase(Phase::Head);
-  const LossOptions options = loss_options(batch, penalty);
   const Rows rows = gather(batch.targets, true);
   const bool centres = centres_input(), keeps_mean = keeps_mean_of_gradient(), corrects = corrects_row_sums();
   const float mean_factor = 1.0f / static_cast<float>(rows.count);
   begin_corrections(rows);
-  for (const Chunk& chunk : chunks_of(rows)) {
+  for (const Chunk& chunk : chunks_of(rows, logits_dtype_)) {
     Quantized input8, gradient8;  // the chunk's views of the Linear's copies
     const Operand x = chunk_operand(linear_.input(chunk.input, true), chunk.rows(), input8);
     compute_logits(chunk, x, !centres);
@@ -217,23 +272,28 @@ void Head::losses_and_gradients(const BatchInputs& batch, const PenaltyOptions& 
     Operand dlogits = chunk_operand(linear_.gradient(chunk.logits, false), chunk.rows(), gradient8);
     if (centres || keeps_mean) dlogits.column_sum = gradient_sums_;
     ops().cross_entropy(dlogits, corrects ? chunk.correction : Tensor{}, chunk.loss, chunk.penalty, {},
-                        chunk.logits, chunk.targets, options);
+                        chunk.logits, chunk.targets,
+                        {.vocab = vocab_,
+                         .gradient_scale = batch.gradient_scale,
+                         .row_factors = chunk.weights,
+                         .penalty = penalty.kind,
+                         .penalty_weight = penalty.weight});
     linear_.backward(ops(), chunk.gradient, x, dlogits, first && chunk.first);
   }
   if (corrects) correct_row_sums(rows);
   if (centres) add_share_of_mean(mean_factor);
   if (keeps_mean) keep_mean_of_gradient(rows);
   if (rows.needs_scatter) scatter(rows);
-  add_to_sums(rows);
+  if (weighted_ == Weights::OfObjective) {
+    add_to_sum(0, objective_loss_, {});
+  } else {
+    add_to_sum(0, loss_, weighted_ == Weights::OfBatch ? weights_ : Tensor{});
+  }
+  add_to_sum(1, penalty_, {});
 }
 
-void Head::add_to_sums(const Rows& rows) const {
-  const int64_t summed = rows.needs_scatter ? shape_.tokens() : rows.count;
-  const auto add = [&](int64_t index, const Tensor& values) {
-    ops().add_column_sum(sums_.part(index, 1), values.part(0, summed).reshaped({summed, 1}), {}, 1.0f);
-  };
-  add(0, loss_);
-  add(1, penalty_);
+void Head::add_to_sum(int64_t index, const Tensor& values, const Tensor& factors) const {
+  ops().add_column_sum(sums_.part(index, 1), values.reshaped({values.numel(), 1}), factors, 1.0f);
 }
 
 // ---- corrections of FP8 gradients ----

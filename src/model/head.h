@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ struct LossSums {
   double loss = 0;
   double penalty = 0;
 };
+
+// What an objective makes of the cross-entropies of all rows (N), 0 without a target: returns the loss, and writes the
+// weights (N) of their gradients, relative to the gradient scale. See model/objective.h.
+using WeighRows = std::function<double(std::span<const float> losses, std::span<float> weights)>;
 
 // The head of a model: logits, loss and their gradients. It works on a chunk of rows at a time, so that the logits need a
 // limited amount of memory. N tokens of a micro-batch, C model width.
@@ -43,14 +48,21 @@ class Head {
   const Tensor& input() const { return input_; }                    // (N, C)
   const Tensor& input_gradient() const { return input_gradient_; }  // (N, C); in training
 
-  // Chooses the rows of a micro-batch that is loaded, and adds them to what is copied to the device.
-  void load(std::span<const int32_t> targets, std::vector<InputCopy>& copies);
-  int64_t row_count() const { return row_count_; }  // rows that training computes
+  // Chooses the rows of a micro-batch that is loaded, and adds them and their weights to what is copied to the device.
+  void load(const HostBatch& batch, std::vector<InputCopy>& copies);
+  // Differs between micro-batches for which training queues other ops.
+  std::string signature() const;
 
-  // The losses of the loaded micro-batch. Changes nothing that training needs.
+  // The losses of the loaded micro-batch, without weights. Changes nothing that training needs.
   void losses(const BatchInputs& batch, const PenaltyOptions& penalty, bool fp8);
-  // The losses and the gradients of input and weight. `first`: the weight's gradient is overwritten.
+  // The losses and the gradients of input and weight. `first`: the weight's gradient is overwritten. Rows have the weights
+  // of the batch, or those of weigh().
   void losses_and_gradients(const BatchInputs& batch, const PenaltyOptions& penalty, bool first);
+  // For an objective that weighs rows by their losses, before losses_and_gradients(): score() queues the cross-entropies of
+  // all rows, from fp32 logits; row_losses() reads them (N), and waits for the device; weigh() passes them on.
+  void score(const BatchInputs& batch, bool fp8);
+  std::vector<float> row_losses() const;
+  void weigh(const WeighRows& objective);
   // The logits (unpadded, fp32) of a token, computed dense; waits for the device.
   std::vector<float> logits_of(int64_t token);
 
@@ -67,27 +79,27 @@ class Head {
     int64_t count;
     Tensor input, gradient;      // (count, C)
     Tensor targets;              // (count) int32
+    Tensor weights;              // (count) fp32, or absent
     Tensor loss, penalty;        // (N) fp32: the first `count` are theirs
     bool needs_scatter = false;  // gradient, loss and penalty must still be brought to their places
   };
   // Some of them, whose logits are in memory together.
   struct Chunk {
     bool first;
-    Tensor input, gradient;         // (rows, C)
-    Tensor logits;                  // (rows, padded vocab)
-    Tensor targets, loss, penalty;  // (rows)
-    Tensor correct, correction;     // (rows)
+    Tensor input, gradient;                  // (rows, C)
+    Tensor logits;                           // (rows, padded vocab)
+    Tensor targets, weights, loss, penalty;  // (rows)
+    Tensor correct, correction;              // (rows)
     int64_t rows() const { return targets.numel(); }
   };
 
   Ops& ops() const { return device_.ops(); }
-  LossOptions loss_options(const BatchInputs& batch, const PenaltyOptions& penalty) const;
   bool gathers(bool backward) const { return (backward || shape_.scoring) && row_count_ < shape_.tokens(); }
   Rows gather(const Tensor& targets, bool backward) const;
   void scatter(const Rows& rows) const;
-  std::vector<Chunk> chunks_of(const Rows& rows) const;
+  std::vector<Chunk> chunks_of(const Rows& rows, DType logits) const;
   void compute_logits(const Chunk& chunk, const Operand& x, bool keeps_copies) const;
-  void add_to_sums(const Rows& rows) const;
+  void add_to_sum(int64_t index, const Tensor& values, const Tensor& factors) const;
 
   // Corrections of FP8 gradients; see the functions.
   bool centres_input() const { return linear_.operands.input_needed_colwise() && !linear_.operands.has_adapter(); }
@@ -120,6 +132,10 @@ class Head {
   // The indices of the rows, those with a target first, and their targets. All rows, if as many as there are are
   // computed in place.
   Tensor rows_, row_targets_;  // (N) int32
+  // Weights of the gradients in the order of the tokens, and of the gathered rows.
+  Tensor weights_, gathered_weights_;  // (N) fp32
+  Tensor objective_loss_;              // (1) fp32
+  enum class Weights : uint8_t { None, OfBatch, OfObjective } weighted_ = Weights::None;
   std::vector<int32_t> rows_on_host_, row_targets_on_host_;
   int64_t row_count_ = 0;     // shape_.tokens() if all rows are computed in place
   int64_t target_count_ = 0;  // rows with a target: the first ones of rows_on_host_

@@ -66,7 +66,7 @@ void Transformer::fill_weight(Weight& weight, const Weight::StageRows& stage) {
 void Transformer::load(const HostBatch& batch, std::optional<float> gradient_scale, uint64_t dropout_seed) {
   std::vector<InputCopy> copies;
   inputs_.load(batch, shape_, copies);
-  head_.load(batch.targets, copies);
+  head_.load(batch, copies);
   if (gradient_scale) copies.push_back({inputs_.gradient_scale, &*gradient_scale});
   if (inputs_.dropout_seed) copies.push_back({inputs_.dropout_seed, &dropout_seed});
   ops().set_workspace(workspace_);  // several Transformers may share one device
@@ -154,7 +154,8 @@ void Transformer::backward_body(bool first) {
   release(0, Sweep::Backward);
 }
 
-void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats) {
+void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats,
+                                   const WeighRows& weigh) {
   scales_.begin_pass(fp8_stats);
   shared_.adapter.dropout.active = true;
   if (first) {
@@ -170,10 +171,12 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
     device_.zero(added);
   }
   const auto forward = [&] { forward_body(pass(true)); };
+  const auto score = [&] { head_.score(inputs_, true); };
   const auto head = [&] { head_.losses_and_gradients(inputs_, penalty, first); };
   const auto backward = [&] { backward_body(first); };
   if (!shape_.graphs) {
     forward();
+    if (weigh) score(), head_.weigh(weigh);
     head();
     backward();
   } else {
@@ -187,7 +190,11 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
       segments_.clear();
     };
     body_part("forward", forward);
-    device_.repeat(fmt::format("{} head {} {} {}", common, head_.row_count(), static_cast<int>(penalty.kind),
+    if (weigh) {
+      device_.repeat(fmt::format("{} scores {}", common, head_.signature()), score);
+      head_.weigh(weigh);
+    }
+    device_.repeat(fmt::format("{} head {} {} {}", common, head_.signature(), static_cast<int>(penalty.kind),
                                std::bit_cast<uint32_t>(penalty.weight)),
                    head);
     body_part("backward", backward);
@@ -218,6 +225,11 @@ void Transformer::evaluate(bool fp8, const Use& use) {
 
 void Transformer::forward_loss(const PenaltyOptions& penalty, bool fp8) {
   evaluate(fp8, [&] { head_.losses(inputs_, penalty, fp8); });
+}
+
+std::vector<float> Transformer::row_losses(bool fp8) {
+  evaluate(fp8, [&] { head_.score(inputs_, fp8); });
+  return head_.row_losses();
 }
 
 std::vector<std::vector<float>> Transformer::logits_at(const std::vector<int64_t>& tokens) {

@@ -138,10 +138,15 @@ class Transformer {
   Tensor gradient_scale() const { return inputs_.gradient_scale; }  // (1) fp32
 
   // Forward and backward of the loaded micro-batch. The first micro-batch of a step overwrites the gradients; later
-  // ones add to them.
-  void forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats);
+  // ones add to them. With `weigh`, the head runs twice: first for the losses of the rows, which `weigh` makes weights of,
+  // and then for gradients. In between the host waits for the device.
+  void forward_backward(const PenaltyOptions& penalty, bool first, bool fp8_stats,
+                        const WeighRows& weigh = {});
   // Only forward and loss; does not change the training state.
   void forward_loss(const PenaltyOptions& penalty, bool fp8);
+  // A forward pass for the losses that `weigh` would get: (N) from fp32 logits, 0 without a target. Does not change the
+  // training state, but the loaded micro-batch stays. For a frozen reference. Waits for the device.
+  std::vector<float> row_losses(bool fp8);
   // After forward_loss: how many targets of the micro-batch were the likeliest token; waits for the device.
   int64_t correct_targets() const { return head_.correct_targets(); }
   // After forward_loss: the loss of every target, in the order of the tokens that have one; waits for the device.

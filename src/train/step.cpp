@@ -1,6 +1,7 @@
 #include "train/step.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "base/clock.h"
 #include "base/philox.h"
@@ -9,17 +10,35 @@
 namespace octet {
 
 HostBatch host_view(const Batch& batch) {
-  return {batch.tokens, batch.targets, batch.positions, batch.document_starts};
+  return {batch.tokens,          batch.targets, batch.positions,
+          batch.document_starts, batch.weights, batch.sequences};
 }
 
+namespace {
+
+StepTotals sum_over_ranks(const StepTotals& mine, HostChannel& host) {
+  StepTotals sum;
+  for (const std::string& text :
+       host.all_gather("objective", fmt::format("{} {}", mine.targets, mine.units))) {
+    char* end = nullptr;
+    sum.targets += std::strtoll(text.c_str(), &end, 10);
+    sum.units += std::strtoll(end, nullptr, 10);
+  }
+  return sum;
+}
+
+}  // namespace
+
 StepRunner::StepRunner(Transformer& model, Device& device, BatchSource& loader, int64_t accumulation,
-                       const OptimizerOptions& optimizer, const PenaltyOptions& penalty, RankSync* ranks)
+                       const OptimizerOptions& optimizer, const PenaltyOptions& penalty, RankSync* ranks,
+                       Objective* objective)
     : model_(model),
       device_(device),
       loader_(loader),
       ranks_(ranks),
       optimizer_(optimizer),
       penalty_(penalty),
+      objective_(objective ? *objective : next_token_),
       micro_batches_(static_cast<size_t>(accumulation)),
       parameters_(model.optimizer_view(optimizer.weight_decay, optimizer.loraplus_ratio)),
       norm_memory_(device.allocate(256)),
@@ -34,39 +53,57 @@ Tensor StepRunner::outcome_part(int64_t begin) const {
   return outcome_.part(begin, 2);
 }
 
-StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
-  // All micro-batches first: the loss is the mean over every target of the step, so that accumulation gives the
-  // gradient of the large batch, whatever is masked.
-  StepResult result;
-  int64_t targets = 0;
+// All micro-batches before the first is computed: the loss is a mean over the whole step, so that accumulation gives the
+// gradient of the large batch, whatever is masked.
+StepTotals StepRunner::draw_micro_batches(StepResult& result) {
+  StepTotals totals;
   const auto start = Clock::now();
   for (Batch& batch : micro_batches_) {
     const TraceSpan span("training", "wait for data");
     loader_.next(batch);
-    targets += batch.target_count;
+    totals.targets += batch.target_count;
+    totals.units += objective_.units(host_view(batch));
     result.tokens += batch.token_count;
   }
   result.data_wait_ms = 1e3 * seconds_since(start);
-  std::optional<float> gradient_scale = targets > 0 ? 1.0f / static_cast<float>(targets) : 0.0f;
-  note.targets = narrow<int32_t>(targets);
+  return totals;
+}
+
+void StepRunner::run_micro_batch(size_t index, int64_t step, const StepTotals& totals, bool fp8_stats) {
+  const bool first = index == 0, last = index + 1 == micro_batches_.size();
+  const HostBatch batch = host_view(micro_batches_[index]);
+  // Another seed for every micro-batch of every rank, the same in a resumed run.
+  const auto ranks = static_cast<uint64_t>(model_.sharding().ranks),
+             rank = static_cast<uint64_t>(model_.sharding().rank);
+  const uint64_t dropout_seed =
+      Philox(optimizer_.seed, static_cast<uint64_t>(step)).bits(index * ranks + rank);
+  if (WeightMover* mover = model_.mover()) mover->begin_micro_batch(first, last);
+  // With ranks, the scale is on the device already.
+  model_.load(batch, ranks_ ? std::optional<float>() : totals.gradient_scale(), dropout_seed);
+  WeighRows weigh;
+  if (objective_.weighs_rows()) {
+    weigh = [&](std::span<const float> losses, std::span<float> weights) {
+      const double loss = objective_.weigh(batch, totals, losses, weights);
+      for (float& weight : weights)
+        weight = static_cast<float>(static_cast<double>(weight) * totals.targets_per_unit());
+      return loss;
+    };
+  }
+  model_.forward_backward(penalty_, first, fp8_stats, weigh);
+}
+
+StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
+  StepResult result;
+  StepTotals totals = draw_micro_batches(result);
+  note.targets = narrow<int32_t>(totals.targets);
   note.tokens = narrow<int32_t>(result.tokens);
   if (ranks_) {
     ranks_->begin_step(note);
-    gradient_scale.reset();  // it is on the device
+    if (objective_.weighs_rows()) totals = sum_over_ranks(totals, ranks_->ranks().host());
   }
-  WeightMover* const mover = model_.mover();
-  const auto ranks = static_cast<uint64_t>(model_.sharding().ranks),
-             rank = static_cast<uint64_t>(model_.sharding().rank);
-
   model_.clear_sums();
   if (fp8_stats) model_.scales().clear_stats(device_);
-  for (size_t i = 0; i < micro_batches_.size(); ++i) {
-    // Another seed for every micro-batch of every rank, the same in a resumed run.
-    const uint64_t dropout_seed = Philox(optimizer_.seed, static_cast<uint64_t>(step)).bits(i * ranks + rank);
-    if (mover) mover->begin_micro_batch(i == 0, i + 1 == micro_batches_.size());
-    model_.load(host_view(micro_batches_[i]), gradient_scale, dropout_seed);
-    model_.forward_backward(penalty_, i == 0, fp8_stats);
-  }
+  for (size_t i = 0; i < micro_batches_.size(); ++i) run_micro_batch(i, step, totals, fp8_stats);
 
   result.learning_rate = learning_rate(optimizer_.schedule, step);
   device_.begin_phase(Phase::Optimizer);
@@ -87,7 +124,7 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
                              .epsilon = optimizer_.epsilon,
                              .step = step + 1,
                              .seed = optimizer_.seed};
-  if (mover) {
+  if (WeightMover* mover = model_.mover()) {
     mover->update(norm_, options, optimizer_.weight_decay, optimizer_.loraplus_ratio);
   } else {
     device_.ops().adamw(parameters_, norm_, options);
@@ -103,17 +140,17 @@ StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
     // In the order of the ranks, so that all of them get the same sums.
     result.ranks = ranks_->records();
     sums = {};
-    targets = result.tokens = 0;
+    totals.targets = result.tokens = 0;
     for (const RankRecord& record : result.ranks) {
       sums.loss += static_cast<double>(record.loss);
       sums.penalty += static_cast<double>(record.penalty);
-      targets += record.note.targets;
+      totals.targets += record.note.targets;
       result.tokens += record.note.tokens;
     }
   }
-  const double count = static_cast<double>(std::max<int64_t>(targets, 1));
-  result.loss = sums.loss / count;
-  result.penalty = sums.penalty / count;
+  result.loss =
+      objective_.weighs_rows() ? totals.mean_over_units(sums.loss) : totals.mean_over_targets(sums.loss);
+  result.penalty = totals.mean_over_targets(sums.penalty);
   result.grad_norm = static_cast<double>(outcome[2]);
   result.skipped = !std::isfinite(result.grad_norm);
   return result;

@@ -4,6 +4,7 @@
 
 #include "config/schedule.h"
 #include "data/loading/loader.h"
+#include "model/objective.h"
 #include "model/transformer.h"
 #include "train/rank_sync.h"
 
@@ -19,8 +20,8 @@ struct OptimizerOptions {
 };
 
 struct StepResult {
-  double loss = 0;       // mean cross-entropy over all targets of the step
-  double penalty = 0;    // likewise
+  double loss = 0;     // of the objective: for NextToken the mean cross-entropy over all targets of the step
+  double penalty = 0;  // mean over all targets
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   int64_t tokens = 0;       // of documents, over all ranks: padding does not count
@@ -32,15 +33,18 @@ struct StepResult {
 // What a step needs; made once.
 class StepRunner {
  public:
-  // `ranks` is null in a run of one rank.
+  // `ranks` is null in a run of one rank. Without an objective, it is NextToken.
   StepRunner(Transformer& model, Device& device, BatchSource& loader, int64_t accumulation,
-             const OptimizerOptions& optimizer, const PenaltyOptions& penalty, RankSync* ranks = nullptr);
+             const OptimizerOptions& optimizer, const PenaltyOptions& penalty, RankSync* ranks = nullptr,
+             Objective* objective = nullptr);
 
   // Optimizer step number `step`, counted from 0. `note` is what this rank tells the others; its counts are filled in.
   StepResult train_step(int64_t step, bool fp8_stats, StepNote note = {});
 
  private:
   Tensor outcome_part(int64_t begin) const;
+  StepTotals draw_micro_batches(StepResult& result);
+  void run_micro_batch(size_t index, int64_t step, const StepTotals& totals, bool fp8_stats);
 
   Transformer& model_;
   Device& device_;
@@ -48,6 +52,8 @@ class StepRunner {
   RankSync* ranks_;
   OptimizerOptions optimizer_;
   PenaltyOptions penalty_;
+  NextToken next_token_;
+  Objective& objective_;
   std::vector<Batch> micro_batches_;
   std::vector<AdamWParameter> parameters_;
   std::vector<Tensor> gradients_;

@@ -17,8 +17,11 @@ struct Batch {
   std::vector<int32_t> targets;          // (N) the next token, or kIgnoreTarget where no loss is taken
   std::vector<int32_t> positions;        // (N) position inside the token's own document
   std::vector<int32_t> document_starts;  // (documents + 1) offsets into N from 0 to N; rows start documents
-  int64_t token_count = 0;               // places that are not padding: what throughput and totals count
-  int64_t target_count = 0;              // targets that are not kIgnoreTarget
+  // For objectives. `weights`: of each place's loss, relative to the other places; empty: all 1.
+  std::vector<float> weights;      // (N)
+  std::vector<int32_t> sequences;  // (N) which sequence the place's target belongs to; empty: there are none
+  int64_t token_count = 0;         // places that are not padding: what throughput and totals count
+  int64_t target_count = 0;        // targets that are not kIgnoreTarget
 };
 
 }  // namespace octet
