@@ -38,7 +38,7 @@ constexpr KeyRules kRules[] = {
 constexpr std::string_view kKeys = R"(
 use_te! use_transformer_engine! use_flash_attn! no_te! compile! : ignored, octet has its own kernels
 empty_cache_freq : ignored, octet plans all memory before the first step
-num_workers : ignored, octet prepares, packs and loads data in its own way
+num_workers : ignored, the loader has its own threads; --num_threads sets how many
 fsdp_version local_rank : ignored, octet starts and connects its ranks in its own way, see docs/ranks.md
 num_gpus n_gpus world_size : refused, start one process per GPU with 'octet launch -n N train ...'
 dropout : refused, octet trains without dropout; with LoRA there is lora_dropout

@@ -35,7 +35,7 @@ TEST(TransformerPlan, ChunksOfTheHeadFitAndAreOfAboutOneSize) {
         Case{5125, 1040, 1040},  // whole tiles would be 1152 rows, more than the memory allows
         Case{5125, 1152, 1040},  // whole tiles would leave 517 rows for the last chunk
         Case{2000, 600, 512},    // small chunks are multiples of 16
-        Case{100, 5, 16}}) {     // the memory allows too little
+        Case{100, 5, 32}}) {     // the memory allows too little: 16 rows of fp32 logits must fit
     EXPECT_EQ(planned_head_rows(c.tokens, c.most_rows), c.rows)
         << c.tokens << " tokens, at most " << c.most_rows << " rows";
   }

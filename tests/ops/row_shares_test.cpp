@@ -272,7 +272,7 @@ TEST_F(RowShares, AdamWGivesTheBitsOfTheWhole) {
                       : variant.remainder == RemainderKind::Compact ? " compact"
                                                                     : "",
                       name_of(variant.gradient), name_of(variant.moments), unit, cols);
-      const QuantizeRule rule = variant.fp8 ? variant.fp8->rule() : QuantizeRule{};
+      const QuantizeRule rule = variant.fp8 ? variant.fp8->rule : QuantizeRule{};
       ParameterState whole(rows, cols, variant), shared(rows, cols, variant);
       const ParameterState before(rows, cols, variant);
       Fp8Matrix whole8(rows, cols, rule, true), shared8(rows, cols, rule, false);

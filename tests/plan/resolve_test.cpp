@@ -168,7 +168,7 @@ TEST_F(Resolve, OfConversationsIsAlike) {
                nlohmann::json({{"chat_template", template_of_qwen}}).dump());
   const std::vector<KeySetting> settings =
       settings_of({{"model_name_or_path", model_folder},
-                   {"dataset", chat_file},
+                   {"dataset", text_file},
                    {"cache_dir", folder.path() + "/cache"},
                    {"max_seq_length", "64"}});
   const CapturedLog quiet;
