@@ -17,6 +17,7 @@
 #include "import/import.h"
 #include "launcher.h"
 #include "ops/device.h"
+#include "run_words.h"
 
 namespace octet {
 namespace {
@@ -215,6 +216,7 @@ int run(std::span<const std::string> given) {
   if (!command.front().starts_with('-') && find_command(command.front()).line.name == "launch")
     fail_config("octet launch cannot start itself; expected another command, such as train");
   LaunchPlan plan = plan_of(options, {command.begin(), command.end()});
+  for (const std::string& word : plan.command) require_config_file(word);
   name_run(plan);
   return launch_processes(plan);
 }

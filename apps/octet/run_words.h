@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/keys.h"
 
 namespace octet {
@@ -18,6 +20,13 @@ inline std::vector<std::string> words_of(std::span<const KeySetting> flags) {
     words.push_back(fmt::format("--{}={}", flag.name, fmt::join(flag.values, ",")));
   }
   return words;
+}
+
+// A configuration that other processes read again later. A pipe can be read only once.
+inline void require_config_file(const std::string& path) {
+  std::error_code code;
+  if (std::filesystem::is_fifo(path, code))
+    fail_config("{} is a pipe, but processes that are started read it again; write the configuration to a file", path);
 }
 
 }  // namespace octet

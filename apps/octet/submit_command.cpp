@@ -92,6 +92,7 @@ std::string stem_for_name(const std::string& config_file) {
 
 // The part of the job that follows from the configuration of a run.
 void describe_run(SlurmJob& job, const Options& options) {
+  require_config_file(options.run.config_file);
   const TrainConfig config = load_train_config(read_run_file(options.run.config_file), options.run.settings);
   if (!config.resume.empty() && config.resume != "latest") {
     fail_config(
@@ -149,7 +150,9 @@ TrainConfig check_sweep(const SweepSpec& spec, const std::string& config, const 
   for (const std::string& warning : spec.warnings) log_warning("{}", warning);
   const std::vector<KeySetting> settings = base_settings(spec, agent.run);
   const auto seed = static_cast<uint64_t>(number_of(line, agent, "sweep_seed", 42));
-  const FileSettings file = read_run_file(config.empty() ? spec.base_config : config);
+  const std::string& config_file = config.empty() ? spec.base_config : config;
+  require_config_file(config_file);
+  const FileSettings file = read_run_file(config_file);
   TrainConfig first = check_first_run(spec, file, settings, seed);
   const std::vector<TrainConfig> known =
       known_runs(spec, file, settings, seed, count_runs(spec, number_of(line, agent, "runs", 0)));

@@ -147,6 +147,7 @@ int run(const Options& options) {
   for (const std::string& note : spec.notes) log_info("{}", note);
   for (const std::string& warning : spec.warnings) log_warning("{}", warning);
   const std::string config_file = files.config.empty() ? spec.base_config : files.config;
+  require_config_file(config_file);
   const std::vector<KeySetting> settings = base_settings(spec, options.run);
   const auto seed = static_cast<uint64_t>(options.sweep_seed);
   const FileSettings file = read_run_file(config_file);

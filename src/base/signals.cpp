@@ -1,8 +1,10 @@
 #include "base/signals.h"
 
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -97,12 +99,28 @@ void survive_broken_pipes() {
   sigaction(SIGPIPE, &action, nullptr);
 }
 
+namespace {
+
+// "ulimit -t" sets both limits of CPU time, and at the hard one the process is killed. Its own soft limit, whose signal asks
+// a run to stop, comes a little earlier.
+void hear_of_cpu_limit_in_time() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return;
+  const rlim_t margin = std::clamp<rlim_t>(limit.rlim_max / 10, 1, 60);
+  if (limit.rlim_max <= margin || limit.rlim_cur <= limit.rlim_max - margin) return;
+  limit.rlim_cur = limit.rlim_max - margin;
+  setrlimit(RLIMIT_CPU, &limit);
+}
+
+}  // namespace
+
 StopSignal::StopSignal() {
   require(!installed.exchange(true), "[signals] there is already a StopSignal, expected one at a time");
   stop_number = 0;
   stop_time_ns = 0;
   asked_time_ns = 0;
   handler_.emplace(on_stop_signal);
+  hear_of_cpu_limit_in_time();
 }
 
 StopSignal::~StopSignal() {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -127,6 +128,11 @@ HtmlChart curves(const SweepResults& results, const std::string& title, bool dot
 
 SweepResults::SweepResults(const SweepSpec& sweep, const SweepPlan& sweep_plan, SweepStore& sweep_store)
     : spec(sweep), plan(sweep_plan), store(sweep_store), trials(sweep_store.scan()) {
+  for (const Trial& trial : trials) {
+    if (!trial.exists && trial.result)
+      log_warning("the values of {} cannot be read, so its result is not shown; its file in {}/trials is damaged",
+                  SweepStore::run_name(trial.index), sweep_store.folder());
+  }
   std::erase_if(trials, [](const Trial& trial) { return !trial.exists; });
   for (const Trial& trial : trials) {
     if (!trial.result) {

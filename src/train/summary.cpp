@@ -136,7 +136,7 @@ std::string what_next_text(const ResolvedRun& stages, const Outcome& outcome) {
       "0\n"
       "  {0} train --mixed_precision {2} --max_steps {3}    train the demo in {4} ({5})\n"
       "  {0} plot {6}/*    compare the loss curves of runs\n"
-      "  {0} train --dataset my.txt --max_seq_length 128 --max_steps {3}    train on your own text ({5})\n"
+      "  {0} train --model_preset llama-tiny --dataset my.txt --max_seq_length 128 --max_steps {3}    train on your own text ({5})\n"
       "  {0} plan --model_preset llama-3.2-1b --gpu h200    what a real model needs\n"
       "  {0} train --help    list all keys\n",
       program_invocation_name, outcome.run_folder, was_fp8 ? "bf16" : "fp8", kSteps, was_fp8 ? "BF16" : "FP8",

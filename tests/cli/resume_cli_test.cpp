@@ -167,6 +167,15 @@ TEST_F(ResumeCli, ALimitOnTheSizeOfFilesIsLikeAFullDisk) {
   EXPECT_THAT(again.out, HasSubstr("resumed from runs/limited/checkpoints_fp8/step_3 "));
 }
 
+// "ulimit -t" sets the hard limit, too, which kills a process.
+TEST_F(ResumeCli, ALimitOnTheTimeOfTheCpuStopsARunCleanly) {
+  std::string command = "ulimit -t 3; exec " + test::octet_program();
+  for (const std::string& word : arguments("limited", {{"max_steps", "1000000"}})) command += " '" + word + "'";
+  const ProcessResult result = run_process("/bin/bash", {"-c", command}, folder.path());
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_EQ(run({"checkpoints", "runs/limited", "--verify"}).exit_code, 0);
+}
+
 TEST_F(ResumeCli, TwoProcessesOnOneRunFolderAreRefused) {
   const pid_t child = start(arguments("one", {{"max_steps", "100000"}}));
   wait_for_steps("one", 4);

@@ -209,7 +209,7 @@ TEST_F(RunMessages, AfterTheDemoSomethingQuickAndDifferentIsSuggested) {
       next("fp8"),
       ContainsRegex("train --mixed_precision bf16 --max_steps 100 +train the demo in BF16 \\(about "));
   EXPECT_THAT(next("bf16"), AllOf(HasSubstr("train --mixed_precision fp8 --max_steps 100"),
-                                  HasSubstr("--dataset my.txt --max_seq_length 128 --max_steps 100")));
+                                  HasSubstr("--model_preset llama-tiny --dataset my.txt --max_seq_length 128 --max_steps 100")));
 }
 
 // As root every folder can be written, so this one is a file.

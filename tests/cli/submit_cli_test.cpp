@@ -1,6 +1,7 @@
 // octet submit from the command line, without SLURM: tests/slurm/submit.py has it.
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -176,6 +177,22 @@ TEST_F(SubmitCli, ASweepFileStartsAgents) {
   expect_error({"s.yaml", "--time", "60"}, "decay_ratio has no effect");
   folder.write("s.yaml", "method: gird\nparameters: {seed: {values: [1, 2]}}\n");
   expect_error({"s.yaml", "--time", "60"}, "method in s.yaml:1 is gird");
+}
+
+// What starts other processes that read the configuration again must not be given one that can be read once.
+TEST_F(SubmitCli, AConfigurationFromAPipeIsRefusedWhereItIsReadAgain) {
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  folder.write("sweep.yaml", "parameters: {seed: {values: [1, 2]}}\n");
+  expect_error({"pipe", "--time", "60"}, "pipe is a pipe");
+  expect_error({"sweep.yaml", "--config", "pipe", "--time", "60"}, "pipe is a pipe");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"sweep", "sweep.yaml", "--config", "pipe", "--folder", "s"},
+        {"launch", "-n", "2", "train", "pipe"}}) {
+    const ProcessResult result = run_process(test::octet_program(), words, folder.path());
+    EXPECT_EQ(result.exit_code, 2) << words[0];
+    EXPECT_THAT(result.err, HasSubstr("pipe is a pipe"));
+  }
 }
 
 TEST_F(SubmitCli, BadInput) {

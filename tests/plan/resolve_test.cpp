@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "data/tiny_tokenizer.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
 #include "support/model_fixture.h"
@@ -166,9 +167,12 @@ TEST_F(Resolve, OfConversationsIsAlike) {
   const std::string template_of_qwen = "<|im_start|>{{ m.reasoning_content }}</think><|im_end|>";
   folder.write("model/tokenizer_config.json",
                nlohmann::json({{"chat_template", template_of_qwen}}).dump());
+  nlohmann::json tokenizer = tiny_tokenizer({});
+  tokenizer["added_tokens"] = {added_token(256, "<|im_start|>"), added_token(257, "<|im_end|>")};
+  folder.write("model/tokenizer.json", tokenizer.dump());
   const std::vector<KeySetting> settings =
       settings_of({{"model_name_or_path", model_folder},
-                   {"dataset", text_file},
+                   {"dataset", chat_file},
                    {"cache_dir", folder.path() + "/cache"},
                    {"max_seq_length", "64"}});
   const CapturedLog quiet;
