@@ -229,7 +229,8 @@ TEST(Objective, TrainsPairs) {
   }
 }
 
-// A reference by the same pass: without training, the policy is the reference, in every precision.
+// A reference by the same pass: without training, the policy is the reference, in every precision. With a second micro-batch
+// this would not hold for a head in FP8, whose scales then come from the first one.
 TEST(Objective, StartsAtTheReference) {
   for (const auto& [precision, recipe] : {std::pair{Precision::Bf16, Fp8Recipe::Current},
                                           {Precision::Fp8, Fp8Recipe::Current},
@@ -237,7 +238,7 @@ TEST(Objective, StartsAtTheReference) {
     for (const Fp8Head head : {Fp8Head::None, Fp8Head::All}) {
       const TinyRunOptions options{
           .precision = precision, .fp8 = {.recipe = recipe, .head = head}, .rows = kRows, .length = kLength};
-      const std::vector<Batch> batches = two_batches(vocab_of(options));
+      const std::vector<Batch> batches = {pairs(0, vocab_of(options))};
       TinyRun start(options);
       Pairs objective(reference(start, batches, true));
       ObjectiveRun run(options, &objective, batches);
