@@ -167,6 +167,9 @@ TEST_F(Resolve, OfConversationsIsAlike) {
   const std::string template_of_qwen = "<|im_start|>{{ m.reasoning_content }}</think><|im_end|>";
   folder.write("model/tokenizer_config.json",
                nlohmann::json({{"chat_template", template_of_qwen}}).dump());
+  ModelConfig larger = two_layers("llama-tiny");
+  larger.vocab = 258;
+  RandomModel(larger, DType::F32).write_folder(model_folder);
   nlohmann::json tokenizer = tiny_tokenizer({});
   tokenizer["added_tokens"] = {added_token(256, "<|im_start|>"), added_token(257, "<|im_end|>")};
   folder.write("model/tokenizer.json", tokenizer.dump());
