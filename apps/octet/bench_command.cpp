@@ -223,7 +223,7 @@ void write_json(const std::string& path, const nlohmann::json& results) {
 
 int run_comm(const Options& options) {
   const TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
-  const std::unique_ptr<Ranks> ranks = join_ranks(given);
+  const std::unique_ptr<Ranks> ranks = join_ranks(rank_spec(given), to_yaml(given));
   const RankPlace& place = ranks->place();
   if (!options.json.empty() && place.is_first()) check_output_file("--json", options.json);
   const ResolvedRun run = resolve(given, Wanted::by_bench_of_ranks(place));
@@ -249,7 +249,7 @@ int run(const Options& options) {
     configs.push_back(variant_config(base, name, is_named));
     variants.push_back({name, configs.back()});
   }
-  const bool on_gpu = runs_on_gpu(base);
+  const bool on_gpu = runs_on_gpu(base.device);
   const std::optional<StepRange> traced = parse_step_range(base.profile_steps);
   if (const int64_t steps = options.bench_warmup + options.bench_steps; traced && traced->last > steps)
     fail_config("profile_steps is {}, but bench runs {}, warm-up included", base.profile_steps,
@@ -260,7 +260,7 @@ int run(const Options& options) {
   warn_of_costly_settings(configs);
 
   std::vector<BenchResult> results;
-  for (const BenchRun& run : plan_bench(variants)) {
+  for (const RunSpec& run : plan_bench(variants)) {
     const std::string& name = variants[results.size()].name;
     results.push_back(
         bench(run, {.warmup = options.bench_warmup,

@@ -114,7 +114,7 @@ Trained train_all(const Options& options, const TrainingOptions& training) {
   Trained trained{.planned = plan_variants(plan, file, options.run.settings), .runs = {}};
   std::vector<TrainConfig> configs;
   for (const PlannedRun& run : trained.planned) configs.push_back(run.config);
-  warn_of_idle_settings(configs, runs_on_gpu(configs.front()));
+  warn_of_idle_settings(configs, runs_on_gpu(configs.front().device));
   tell_assumptions(configs);
   warn_of_costly_settings(configs);
   train_variants(trained.planned, training);

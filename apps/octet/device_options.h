@@ -5,22 +5,18 @@
 #include <utility>
 #include <vector>
 
-#include "config/config.h"
+#include "base/keys.h"
+#include "plan/device_choice.h"
 
 namespace octet {
 
 // Where and in what precision a model that is only read runs. The options of such a command derive from this.
 struct DeviceOptions {
-  TrainConfig::Device device = TrainConfig::Device::Auto;
+  DeviceKey device = DeviceKey::Auto;
   std::string mixed_precision;
   int64_t num_threads = 0;
 
-  TrainConfig config() const {
-    TrainConfig result;
-    result.device = device;
-    result.num_threads = num_threads;
-    return result;
-  }
+  DeviceSpec device_spec() const { return {.key = device, .threads = static_cast<int>(num_threads)}; }
   std::string precision_on(const Device& on) const {
     return !mixed_precision.empty() ? mixed_precision : on.capabilities().fast_bf16 ? "bf16" : "fp32";
   }
@@ -28,7 +24,7 @@ struct DeviceOptions {
 
 template <std::derived_from<DeviceOptions> Options>
 void add_device_keys(KeyTable<Options>& keys, std::vector<std::string> precisions) {
-  TrainConfig::Device Options::*device = &DeviceOptions::device;
+  DeviceKey Options::*device = &DeviceOptions::device;
   std::string Options::*mixed_precision = &DeviceOptions::mixed_precision;
   int64_t Options::*num_threads = &DeviceOptions::num_threads;
   keys.add("device", device, {"auto", "cpu", "cuda"}, "Where to run. auto takes a GPU if there is one.");

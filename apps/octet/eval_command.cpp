@@ -81,7 +81,7 @@ std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& 
   config.eval_dataset = options.dataset;
   config.eval_dataset_split = options.split;
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_for(config, model);
-  return make_eval_sets(config, open_eval_parts(config, model.config.vocab, model.tokenizer, tokenizer.get()),
+  return make_eval_sets(loading_options(config), open_eval_parts(config, model.config.vocab, model.tokenizer, tokenizer.get()),
                         tokenizer.get());
 }
 
@@ -96,7 +96,7 @@ std::vector<EvalSet> open_held_out(const Options& options, const ModelFolder& mo
   const std::unique_ptr<Tokenizer> tokenizer = open_model_tokenizer(model);
   const TrainConfig config = run_config(options, model, length);
   try {
-    return make_eval_sets(config, open_parts(config, model.config.vocab, model.tokenizer, *tokenizer).eval,
+    return make_eval_sets(loading_options(config), open_parts(config, model.config.vocab, model.tokenizer, *tokenizer).eval,
                           tokenizer.get());
   } catch (const Interrupted&) {
     throw;
@@ -216,7 +216,7 @@ int run(const Options& options) {
   if (!options.tokenizer.empty()) model.tokenizer = options.tokenizer;
   if (!options.task.empty()) return evaluate_tasks(task_options(options), model);
   LossWork work = make_work(options, model);
-  const std::unique_ptr<Device> device = make_device(options.config());
+  const std::unique_ptr<Device> device = make_device(options.device_spec());
   const std::string precision = options.precision_on(*device);
   Transformer transformer(model.config, work.shape, numerics_for(precision), *device);
   if (transformer.plan().peak_bytes() > device->memory_bytes()) {

@@ -193,7 +193,7 @@ int evaluate_tasks(const EvalTaskOptions& options, const ModelFolder& model) {
   check_names(tasks);
   const Work work = work_of(tasks);
 
-  const std::unique_ptr<Device> device = make_device(options.config());
+  const std::unique_ptr<Device> device = make_device(options.device_spec());
   const std::string precision = options.precision_on(*device);
   const std::unique_ptr<Transformer> transformer = make_model(
       options, model.config, shape_for(options, work, max_length, *device), numerics_for(precision), *device);

@@ -84,7 +84,7 @@ class GenerateRun {
   }
 
   int run() {
-    const std::unique_ptr<Device> device = make_device(options_.config());
+    const std::unique_ptr<Device> device = make_device(options_.device_spec());
     make_decoder(*device);
     if (options_.chats()) return chat();
     if (options_.print_logits) {

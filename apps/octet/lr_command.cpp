@@ -61,7 +61,7 @@ NamedSchedule read_schedule(const std::string& file, const Options& options) {
              : keys.is_demo() ? "the demo"
                               : "training from random weights");
   }
-  return {file.empty() ? "schedule" : fs::path(file).stem().string(), run.schedule};
+  return {file.empty() ? "schedule" : fs::path(file).stem().string(), run.schedule()};
 }
 
 nlohmann::ordered_json to_json(const NamedSchedule& named) {

@@ -90,7 +90,7 @@ int run(const Options& options) {
   if (given.verify)
     log_warning(
         "verify has no effect: octet plan reads no shards; octet prepare --verify and octet train --verify do");
-  const bool on_gpu = planned || runs_on_gpu(given);
+  const bool on_gpu = planned || runs_on_gpu(given.device);
   warn_of_idle_settings({&given, 1}, on_gpu);
   tell_assumptions({&given, 1});
   warn_of_costly_settings({&given, 1});

@@ -163,8 +163,8 @@ int run(const Options& options) {
   std::vector<TrainConfig> known;
   if (!options.status) {
     known = known_runs(spec, file, settings, plan.seed, plan.runs);
-    judge_idle_parameters(spec, known, runs_on_gpu(first));
-    require_device(first, probe_cuda());
+    judge_idle_parameters(spec, known, runs_on_gpu(first.device));
+    require_device(first.device, probe_cuda());
     place_runs(plan, options);
   }
 

@@ -116,26 +116,22 @@ class EnergyMeasurement {
   Clock::time_point start_;
 };
 
-std::unique_ptr<Ranks> make_ranks(const TrainConfig& config) {
-  const RankPlace place = place_alone(config);
-  return config.pretend_ranks == 0
-             ? make_single_rank()
-             : make_pretended_ranks(place.ranks, place.local_ranks, config.pretend_bandwidth_gb);
+std::unique_ptr<Ranks> make_ranks(const RankSpec& spec) {
+  return spec.pretended == 0 ? make_single_rank()
+                             : make_pretended_ranks(spec.pretended, spec.pretended, spec.pretended_gb);
 }
 
-// On `device`, which the first call makes. The choice of `device: auto` is stored in the config of the variant.
-BenchRun plan_variant(const TrainConfig& given, std::shared_ptr<Device>& device) {
-  ResolvedRun run = resolve(given, Wanted::by_bench(device));
-  device = run.device;
-  TrainConfig config = run.keys;
-  config.device =
-      device->capabilities().separate_memory ? TrainConfig::Device::Cuda : TrainConfig::Device::Cpu;
-  return {std::move(config), run.model, run.plan};
+// On `device`, which the first call makes. The plan does not keep it, but the choice of `device: auto`.
+RunSpec plan_variant(const TrainConfig& given, std::shared_ptr<Device>& device) {
+  RunSpec run = resolve(given, Wanted::by_bench(device));
+  device = std::move(run.device);
+  run.wanted_device.key = device->capabilities().separate_memory ? DeviceKey::Cuda : DeviceKey::Cpu;
+  return run;
 }
 
 // An error that all variants share is reported once, without the name of a variant.
-std::vector<BenchRun> plan_variants(std::span<const BenchVariant> variants, std::shared_ptr<Device>& device) {
-  std::vector<BenchRun> runs;
+std::vector<RunSpec> plan_variants(std::span<const BenchVariant> variants, std::shared_ptr<Device>& device) {
+  std::vector<RunSpec> runs;
   std::vector<std::string> named;
   std::set<std::string> reasons;
   bool is_usage = true;
@@ -162,11 +158,11 @@ std::vector<BenchRun> plan_variants(std::span<const BenchVariant> variants, std:
 
 }  // namespace
 
-std::vector<BenchRun> plan_bench(std::span<const BenchVariant> variants) {
+std::vector<RunSpec> plan_bench(std::span<const BenchVariant> variants) {
   std::shared_ptr<Device> device;
-  std::vector<BenchRun> runs = plan_variants(variants, device);
-  const auto rows = [](const BenchRun& run) { return run.plan.shape.rows; };
-  const auto level = [](const BenchRun& run) { return run.plan.shape.checkpointing; };
+  std::vector<RunSpec> runs = plan_variants(variants, device);
+  const auto rows = [](const RunSpec& run) { return run.plan.shape.rows; };
+  const auto level = [](const RunSpec& run) { return run.plan.shape.checkpointing; };
   const int64_t fewest_rows = rows(*std::ranges::min_element(runs, {}, rows));
   const Checkpointing highest_level = level(*std::ranges::max_element(runs, {}, level));
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -181,10 +177,10 @@ std::vector<BenchRun> plan_bench(std::span<const BenchVariant> variants) {
   return runs;
 }
 
-BenchResult bench(const BenchRun& run, const BenchOptions& options) {
+BenchResult bench(const RunSpec& run, const BenchOptions& options) {
   const RunPlan& plan = run.plan;
   // A new device, so that no other variant leaves anything on it.
-  const std::unique_ptr<Device> device = make_device(run.config);
+  const std::unique_ptr<Device> device = make_device(run.wanted_device);
   Transformer model(run.model.config, plan.shape, plan.numerics, *device, plan.finetuning);
   const Capabilities can = device->capabilities();
   const auto tell = [&](const std::string& what) {
@@ -194,7 +190,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   tell(fmt::format("{}, {} on {}", plan.precision_label,
                    human_bytes(static_cast<double>(model.plan().peak_bytes())), device->description()));
   model.allocate();
-  const std::unique_ptr<Ranks> ranks = make_ranks(run.config);
+  const std::unique_ptr<Ranks> ranks = make_ranks(run.ranks);
   std::unique_ptr<RankSync> sync;
   if (model.sharding().is_active()) sync = std::make_unique<RankSync>(model, *device, *ranks);
   model.initialise(3);
@@ -209,7 +205,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   StepRunner runner(model, *device, tokens, plan.accumulation, optimizer, {}, sync.get());
 
   BenchResult result;
-  const std::unique_ptr<GpuSampler> gpu = GpuSampler::start(gpu_of_rank(run.config, 0));
+  const std::unique_ptr<GpuSampler> gpu = GpuSampler::start(run.gpu);
   EnergyMeasurement energy(gpu.get());
   StepTrace trace(options.trace_steps, *device, 0, options.trace_path);
   std::vector<double> times, traced_times;
@@ -245,7 +241,7 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   if (plan.is_fp8()) {
     result.transposing_layers = model.transposing_layers();
     result.recipe = name_of(plan.numerics.fp8.recipe);
-    result.fp8_format = config_text(run.config, "fp8_format");
+    result.fp8_format = name_of(plan.numerics.fp8.format);
     const LinearChoice& head = model.linears().back()->spec.choice;
     result.fp8_head = head.any_fp8();
     std::vector<std::string_view> products;
@@ -258,9 +254,8 @@ BenchResult bench(const BenchRun& run, const BenchOptions& options) {
   if (model.has_adapters()) result.adapters = adapters_text(run.model.config, plan.finetuning);
   if (sync) {
     result.ranks = fmt::format("{}; {}", ranks->description(), sharding_text(model.sharding()));
-    if (run.config.pretend_ranks > 0)
-      result.ranks +=
-          fmt::format("; pretended at {} GB/s, speed of this rank alone", run.config.pretend_bandwidth_gb);
+    if (run.ranks.pretended > 0)
+      result.ranks += fmt::format("; pretended at {} GB/s, speed of this rank alone", run.ranks.pretended_gb);
   }
   result.cuda_graphs = can.graphs && plan.shape.graphs;
   result.device = device->description();

@@ -8,8 +8,7 @@
 
 #include "config/step_range.h"
 #include "ops/device.h"
-#include "plan/model_stage.h"
-#include "plan/run_plan.h"
+#include "plan/run_spec.h"
 
 namespace octet {
 
@@ -28,18 +27,11 @@ struct BenchVariant {
   TrainConfig config;
 };
 
-// A variant that is planned.
-struct BenchRun {
-  TrainConfig config;  // of the variant, with the device that `auto` came to
-  ModelChoice model;
-  RunPlan plan;
-};
-
 // The variants before any of them is measured, in their order; nothing is allocated, and the device is free again.
 // Automatic settings are the same for all, so that only the precision is compared: the smallest of the automatic batch
 // sizes, and the highest of the automatic levels of gradient_checkpointing. If a variant cannot run, a ConfigError or
 // Error names it.
-std::vector<BenchRun> plan_bench(std::span<const BenchVariant> variants);
+std::vector<RunSpec> plan_bench(std::span<const BenchVariant> variants);
 
 // One variant as measured: whole optimizer steps (forward, backward, clipping, AdamW) on random tokens.
 struct BenchResult {
@@ -71,6 +63,6 @@ struct BenchResult {
 };
 
 // Measures a variant of plan_bench.
-BenchResult bench(const BenchRun& run, const BenchOptions& options);
+BenchResult bench(const RunSpec& run, const BenchOptions& options);
 
 }  // namespace octet

@@ -44,7 +44,7 @@ constexpr const char* kBase = "base.json";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kFp8 = "fp8_state.bin";
 constexpr const char* kState = "state.json";
-constexpr const char* kTrainConfig = "train_config.yaml";
+constexpr const char* kRunConfig = "train_config.yaml";
 }  // namespace checkpoint_file
 
 // Tensors as a safetensors file names their types and shapes.

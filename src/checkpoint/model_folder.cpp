@@ -97,8 +97,8 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
   ModelFolder model;
   model.folder = checkpoint.path;
   model.source = fmt::format("checkpoint of step {}, {}", checkpoint.step, checkpoint.path);
-  if (checkpoint.has_file(checkpoint_file::kTrainConfig)) {
-    model.run = read_run_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
+  if (checkpoint.has_file(checkpoint_file::kRunConfig)) {
+    model.run = read_run_config(checkpoint.file_path(checkpoint_file::kRunConfig));
     if (model.run) model.tokenizer = model.run->tokenizer;
   }
   // The original may have changed or be gone.

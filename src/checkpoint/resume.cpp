@@ -73,13 +73,12 @@ void say_other_dataset(const fs::path& of_checkpoint, const fs::path& of_run) {
 
 }  // namespace
 
-std::string run_folder(const TrainConfig& config) {
-  return (fs::path(config.output_dir) / config.run_name).string();
+std::string RunFolders::run() const {
+  return (fs::path(output_dir) / run_name).string();
 }
 
-std::string checkpoint_directory(const TrainConfig& config, bool fp8) {
-  if (!config.checkpoint_dir.empty()) return config.checkpoint_dir;
-  return (fs::path(run_folder(config)) / kCheckpointFolders[fp8]).string();
+std::string RunFolders::checkpoints(bool fp8) const {
+  return checkpoint_dir.empty() ? (fs::path(run()) / kCheckpointFolders[fp8]).string() : checkpoint_dir;
 }
 
 std::optional<TrainConfig> stored_config(const std::string& path) {
@@ -122,7 +121,7 @@ Origin find_origin(Env& env, const TrainConfig& config, bool tells_of_dataset) {
   Origin origin;
   origin.run = latest ? run_folder(config) : run_of_checkpoint(env, config.resume);
   std::string checkpoint = latest ? "" : config.resume;
-  const std::string own = join_path(checkpoint, checkpoint_file::kTrainConfig);
+  const std::string own = join_path(checkpoint, checkpoint_file::kRunConfig);
   const bool is_checkpoint = !latest && (env.exists(own) || env.exists(join_path(checkpoint, kManifestName)));
   if (!is_checkpoint) {
     const auto newest =
@@ -132,7 +131,7 @@ Origin find_origin(Env& env, const TrainConfig& config, bool tells_of_dataset) {
   origin.checkpoint = checkpoint;
   const fs::path of_run = origin.run.empty() ? fs::path() : fs::path(origin.run) / "config.yaml";
   const fs::path of_checkpoint =
-      checkpoint.empty() ? fs::path() : fs::path(checkpoint) / checkpoint_file::kTrainConfig;
+      checkpoint.empty() ? fs::path() : fs::path(checkpoint) / checkpoint_file::kRunConfig;
   std::error_code ignored;
   const bool means_run = latest || fs::equivalent(config.resume, origin.run, ignored);
   if (tells_of_dataset && !means_run && has_text(of_run) && has_text(of_checkpoint))
@@ -161,7 +160,7 @@ void require_dataset(const TrainConfig& config, const FileSettings& given, const
   fail_config(
       "resume is {}, but it is not known how it was trained: there is neither {} nor the config.yaml of the run; pass the "
       "configuration file, or set dataset and all other keys that it had (demo is the built-in data)",
-      config.resume, join_path(origin.checkpoint, checkpoint_file::kTrainConfig));
+      config.resume, join_path(origin.checkpoint, checkpoint_file::kRunConfig));
 }
 
 }  // namespace
@@ -236,7 +235,7 @@ void refuse_checkpoints_of_others(Env& env, const TrainConfig& config, const Cho
   const std::vector<std::string> own = checkpoint_folders(env, run);
   if (std::ranges::find(own, found.folder) != own.end() || last_checkpoint_of(env, run)) return;
   const std::optional<TrainConfig> saved =
-      stored_config(join_path(found.checkpoint.path, checkpoint_file::kTrainConfig));
+      stored_config(join_path(found.checkpoint.path, checkpoint_file::kRunConfig));
   if (!saved || saved->run_name.empty() || is_same_folder(run_folder(*saved), run)) return;
   fail_config(
       "resume is latest, but the checkpoints in checkpoint_dir {} are of the run {}, and {} has saved none; to begin a run "
@@ -308,16 +307,16 @@ std::optional<Checkpoint> find_checkpoint(Env& env, const TrainConfig& config, H
 }
 
 std::optional<TrainConfig> settings_of(const Checkpoint& checkpoint) {
-  if (!checkpoint.has_file(checkpoint_file::kTrainConfig)) return std::nullopt;
-  return stored_config(checkpoint.file_path(checkpoint_file::kTrainConfig));
+  if (!checkpoint.has_file(checkpoint_file::kRunConfig)) return std::nullopt;
+  return stored_config(checkpoint.file_path(checkpoint_file::kRunConfig));
 }
 
 std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const TrainConfig& config) {
   std::vector<std::string> changes;
-  if (!checkpoint.has_file(checkpoint_file::kTrainConfig)) return changes;
+  if (!checkpoint.has_file(checkpoint_file::kRunConfig)) return changes;
   TrainConfig before;
   try {
-    before = load_stored_config(checkpoint.file_path(checkpoint_file::kTrainConfig), {});
+    before = load_stored_config(checkpoint.file_path(checkpoint_file::kRunConfig), {});
   } catch (const Error& error) {
     return {fmt::format("the settings of the checkpoint cannot be read: {}", error.what())};
   }

@@ -4,17 +4,19 @@
 #include <span>
 #include <string>
 
+#include "checkpoint/run_folders.h"
 #include "config/config.h"
 #include "dist/host_channel.h"
 #include "io/checkpoint_store.h"
 
 namespace octet {
 
-// The folder of a run, <output_dir>/<run_name>.
-std::string run_folder(const TrainConfig& config);
-
-// Where a run keeps its checkpoints: checkpoint_dir, or else a folder of the run, FP8 runs one of their own.
-std::string checkpoint_directory(const TrainConfig& config, bool fp8);
+inline RunFolders folders_of(const TrainConfig& config) {
+  return {config.output_dir, config.run_name, config.checkpoint_dir};
+}
+inline std::string run_folder(const TrainConfig& config) {
+  return folders_of(config).run();
+}
 
 // As load_train_config. With `resume` and without a file, the configuration is the one that the resumed run or checkpoint
 // has stored, and flags override it. `resume` may be written as resume_path() takes it. Unless run_name is set, the run

@@ -98,7 +98,7 @@ std::string run_of_checkpoint(Env& env, const std::string& path) {
   }
   const std::optional<ChosenCheckpoint> newest = newest_checkpoint(env, checkpoint_folders(env, path));
   const fs::path checkpoint = newest ? plain(newest->checkpoint.path) : plain(path);
-  const std::optional<TrainConfig> own = stored_config((checkpoint / checkpoint_file::kTrainConfig).string());
+  const std::optional<TrainConfig> own = stored_config((checkpoint / checkpoint_file::kRunConfig).string());
   if (!own || own->checkpoint_dir.empty() || own->run_name.empty()) return "";
   const std::string run = run_folder(*own), place = checkpoint.parent_path().string();
   return is_same_folder(own->checkpoint_dir, place) && keeps_checkpoints_in(env, run, place) ? run : "";

@@ -170,7 +170,7 @@ void Snapshot::write(CheckpointWriter& writer, const std::function<void()>& tens
   if (!weights_index_.empty()) writer.file(kWeightsIndex, [&](Sink& sink) { sink.append(weights_index_); });
   if (!fp8_.empty()) writer.file(kFp8, [&](Sink& sink) { sink.append(fp8_); });
   writer.file(kState, [&](Sink& sink) { sink.append(to_json(state_)); });
-  writer.file(kTrainConfig, [&](Sink& sink) { sink.append(train_config_); });
+  writer.file(kRunConfig, [&](Sink& sink) { sink.append(train_config_); });
 }
 
 void Snapshot::write_tensors(CheckpointWriter& writer) const {

@@ -150,7 +150,6 @@ void resolve_defaults(TrainConfig& config) {
       config.lora_alpha = 2 * static_cast<double>(config.lora_rank);
     if (!config.is_set("weight_decay")) config.weight_decay = 0;
   }
-  using Strategy = TrainConfig::Strategy;
   if (config.is_set("evals_per_epoch") && !config.is_set("eval_strategy"))
     config.eval_strategy = Strategy::Epoch;
   if (config.is_set("saves_per_epoch") && !config.is_set("save_strategy"))

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "base/keys.h"
+#include "config/device_key.h"
+#include "config/interval.h"
 #include "config/schedule.h"
 #include "data/datasets/dataset_part.h"
-#include "model/block.h"
+#include "ops/ops.h"
 #include "precision/fp8_config.h"
 #include "report/console.h"
 
@@ -41,9 +43,9 @@ struct TrainConfig {
   enum class ShardingMode { Auto, None, Zero1, Zero2, FsdpFull, Hsdp };
   enum class GradientReduceDtype { Bf16, Fp32 };
   enum class CudaGraphs { Auto, On, Off };
-  enum class Device { Auto, Cpu, Cuda };
+  using Device = DeviceKey;
   using Progress = ConsoleMode;
-  enum class Strategy { Steps, Epoch, No };  // when the run evaluates, and when it saves
+  using Strategy = octet::Strategy;  // when the run evaluates, and when it saves
 
   // Model
   std::string model_preset;        // "" with no model_name_or_path: resolved to gpt2, and to llama-tiny in the demo

@@ -217,7 +217,6 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
   if (config.penalty_type == TrainConfig::Penalty::None &&
       (config.is_set("penalty_type") || config.penalty_weight > 0))
     note("penalty_weight", "penalty_type is none");
-  using Strategy = TrainConfig::Strategy;
   if (config.save_strategy == Strategy::No) {
     for (const char* key : {"save_steps", "saves_per_epoch", "save_total_limit", "save_async"})
       note(key, "save_strategy is no");

@@ -7,6 +7,7 @@
 
 #include "doctor/checks.h"
 #include "plan/device_choice.h"
+#include "plan/run_spec.h"
 #include "report/text.h"
 
 namespace octet {
@@ -66,7 +67,7 @@ DoctorReport examine(const TrainConfig& config, bool is_given,
   // A configuration that insists on a GPU is planned on the CPU if there is none: the rest can still be checked.
   TrainConfig usable = config;
   if (!probe.usable) usable.device = TrainConfig::Device::Cpu;
-  const std::shared_ptr<Device> device = make_device(usable);
+  const std::shared_ptr<Device> device = make_device(device_spec(usable));
   const DoctorRun run = plan_doctor_run(usable, is_given, device);
   const auto state = [&]() -> std::optional<GpuState> {
     return nvml && probe.usable ? nvml->state(probe.uuid) : std::nullopt;

@@ -150,10 +150,9 @@ std::vector<CheckResult> check_host(const DoctorRun& run) {
   } else {
     results.ok("host memory", memory_text).figures = {{"available_bytes", static_cast<double>(memory)}};
   }
-  const bool fp8 = run.plan && run.plan->is_fp8();
   check_disk(
       results, run.config.checkpoint_dir.empty() ? "output_dir" : "checkpoint_dir",
-      run.config.checkpoint_dir.empty() ? run.config.output_dir : checkpoint_directory(run.config, fp8),
+      run.config.checkpoint_dir.empty() ? run.config.output_dir : run.config.checkpoint_dir,
       checkpoint);
   return results.take();
 }

@@ -12,44 +12,32 @@
 namespace octet {
 namespace {
 
-PackedLoaderOptions packed_options(const TrainConfig& keys, const Tokenizer* tokenizer, int64_t rows,
+PackedLoaderOptions packed_options(const LoadingOptions& options, const Tokenizer* tokenizer, int64_t rows,
                                    int64_t length) {
   return {.rows = rows,
           .length = length,
-          .packing = keys.packing == TrainConfig::Packing::None ? Packing::None : Packing::BestFit,
+          .packing = options.packing,
           .shuffle = false,
-          .seed = static_cast<uint64_t>(keys.seed),
+          .seed = options.seed,
           .padding_id = tokenizer ? tokenizer->eos().value_or(0) : 0};
-}
-
-SampleOrder sample_order(TrainConfig::DataOrder order) {
-  switch (order) {
-    case TrainConfig::DataOrder::Shuffled:
-      return SampleOrder::Shuffled;
-    case TrainConfig::DataOrder::Random:
-      return SampleOrder::RandomCrops;
-    case TrainConfig::DataOrder::Sequential:
-      break;
-  }
-  return SampleOrder::Sequential;
 }
 
 std::unique_ptr<SampleLoader> packed_loader(const DataPart& part, const PackedLoaderOptions& options) {
   return std::make_unique<PackedLoader>(part.documents, options, part.plan);
 }
 
-std::unique_ptr<SampleLoader> part_loader(const TrainConfig& keys, const DataPart& part,
+std::unique_ptr<SampleLoader> part_loader(const LoadingOptions& run, const DataPart& part,
                                           const Tokenizer& tokenizer, const BatchShape& shape) {
   if (part.plan) {
-    PackedLoaderOptions options = packed_options(keys, &tokenizer, shape.rows, shape.length);
-    options.shuffle = keys.data_order != TrainConfig::DataOrder::Sequential;
+    PackedLoaderOptions options = packed_options(run, &tokenizer, shape.rows, shape.length);
+    options.shuffle = run.order != SampleOrder::Sequential;
     options.rank = shape.rank;
     options.ranks = shape.ranks;
     return packed_loader(part, options);
   }
   LoaderOptions options{.rows = shape.rows,
                         .length = shape.length,
-                        .order = sample_order(keys.data_order),
+                        .order = run.order,
                         .seed = shape.seed,
                         .rank = shape.rank,
                         .ranks = shape.ranks};
@@ -67,51 +55,70 @@ std::vector<double> weights_of(const TrainingData& data) {
   return weights;
 }
 
-std::unique_ptr<SampleLoader> train_samples(const TrainConfig& keys, const DataChoice& data, int64_t rows,
+std::unique_ptr<SampleLoader> train_samples(const LoadingOptions& options, const DataChoice& data, int64_t rows,
                                             int rank, int ranks) {
   const BatchShape shape{.rows = rows,
-                         .length = keys.max_seq_length,
-                         .seed = static_cast<uint64_t>(keys.seed),
+                         .length = options.length,
+                         .seed = options.seed,
                          .rank = rank,
                          .ranks = ranks};
   std::vector<std::unique_ptr<SampleLoader>> parts;
   for (const DataPart& part : data.data.train) {
     for (int64_t pass = 0; pass < part.passes; ++pass)
-      parts.push_back(part_loader(keys, part, *data.tokenizer, shape));
+      parts.push_back(part_loader(options, part, *data.tokenizer, shape));
   }
   if (parts.size() == 1) return std::move(parts[0]);
   return std::make_unique<MixedLoader>(std::move(parts), weights_of(data.data),
-                                       keys.data_order != TrainConfig::DataOrder::Sequential, shape);
+                                       options.order != SampleOrder::Sequential, shape);
+}
+
+SampleOrder sample_order(TrainConfig::DataOrder order) {
+  switch (order) {
+    case TrainConfig::DataOrder::Shuffled:
+      return SampleOrder::Shuffled;
+    case TrainConfig::DataOrder::Random:
+      return SampleOrder::RandomCrops;
+    case TrainConfig::DataOrder::Sequential:
+      break;
+  }
+  return SampleOrder::Sequential;
 }
 
 }  // namespace
 
-std::unique_ptr<BatchSource> make_train_loader(const TrainConfig& keys, const DataChoice& data, int64_t rows,
-                                               int rank, int ranks) {
-  return std::make_unique<Prefetcher>(train_samples(keys, data, rows, rank, ranks));
+LoadingOptions loading_options(const TrainConfig& keys) {
+  return {.length = keys.max_seq_length,
+          .order = sample_order(keys.data_order),
+          .packing = keys.packing == TrainConfig::Packing::None ? Packing::None : Packing::BestFit,
+          .seed = static_cast<uint64_t>(keys.seed)};
 }
 
-DataHashes data_hashes(const TrainConfig& keys, const DataChoice& data) {
+std::unique_ptr<BatchSource> make_train_loader(const LoadingOptions& options, const DataChoice& data,
+                                               int64_t rows, int rank, int ranks) {
+  return std::make_unique<Prefetcher>(train_samples(options, data, rows, rank, ranks));
+}
+
+DataHashes data_hashes(const LoadingOptions& options, const DataChoice& data) {
   Hash64 evaluation;
-  for (const EvalSet& set : make_eval_sets(keys, data.data.eval, data.tokenizer.get())) {
-    const std::unique_ptr<SampleLoader> loader = set.make_loader(1, keys.max_seq_length);
+  for (const EvalSet& set : make_eval_sets(options, data.data.eval, data.tokenizer.get())) {
+    const std::unique_ptr<SampleLoader> loader = set.make_loader(1, options.length);
     evaluation.add(set.name).add(loader ? loader->state().data_hash : 0);
   }
-  return {.training = train_samples(keys, data, 1, 0, 1)->state().data_hash,
+  return {.training = train_samples(options, data, 1, 0, 1)->state().data_hash,
           .evaluation = data.data.eval.empty() ? 0 : evaluation.value(),
           .tokenizer = data.tokenizer ? data.tokenizer->fingerprint() : 0};
 }
 
-std::vector<EvalSet> make_eval_sets(const TrainConfig& keys, const std::vector<DataPart>& parts,
+std::vector<EvalSet> make_eval_sets(const LoadingOptions& options, const std::vector<DataPart>& parts,
                                     const Tokenizer* tokenizer) {
   std::vector<EvalSet> sets;
   for (const DataPart& part : parts) {
     EvalSet set{.name = part.name, .weight = part.weight, .make_loader = nullptr};
     if (part.plan) {
-      set.make_loader = [part, options = packed_options(keys, tokenizer, 1, 1)](
+      set.make_loader = [part, packed = packed_options(options, tokenizer, 1, 1)](
                             int64_t rows, int64_t length) -> std::unique_ptr<SampleLoader> {
         if (part.plan->rows() == 0) return nullptr;
-        PackedLoaderOptions shaped = options;
+        PackedLoaderOptions shaped = packed;
         shaped.rows = rows;
         shaped.length = length;
         return packed_loader(part, shaped);
@@ -135,19 +142,19 @@ EvalLoaderFactory stream_eval_loaders(TokenSource tokens, std::optional<int32_t>
   };
 }
 
-std::string no_evaluation_reason(const TrainConfig& keys, const TrainingData& data) {
+std::string no_evaluation_reason(const LoadingOptions& options, const TrainingData& data) {
   int64_t documents_apart = 0, most_tokens = 0;
   for (const DataPart& part : data.eval) {
-    if (part.sequences(keys.max_seq_length) > 0) return "";
+    if (part.sequences(options.length) > 0) return "";
     documents_apart += part.plan != nullptr;
     most_tokens = std::max(most_tokens, part.tokens.size());
   }
   if (documents_apart == std::ssize(data.eval)) return "no document is held out";
   return fmt::format("only {} tokens are held out, but one sequence needs {}", most_tokens,
-                     keys.max_seq_length + 1);
+                     options.length + 1);
 }
 
-std::string packing_text(const TrainConfig& keys, const TrainingData& data) {
+std::string packing_text(const LoadingOptions& options, const TrainingData& data) {
   ShardCounts counts;
   int64_t rows = 0, inputs = 0;
   for (const DataPart& part : data.train) {
@@ -157,17 +164,17 @@ std::string packing_text(const TrainConfig& keys, const TrainingData& data) {
     inputs += part.plan->totals().inputs;
   }
   if (rows == 0) return "";
-  const auto positions = static_cast<double>(rows) * static_cast<double>(keys.max_seq_length);
+  const auto positions = static_cast<double>(rows) * static_cast<double>(options.length);
   return fmt::format(
       "{}: {} documents in {} sequences; packing efficiency {:.1f} %; loss is taken on {:.1f} % of positions",
-      keys.packing == TrainConfig::Packing::None ? "padded" : "best_fit", counts.documents, rows,
+      options.packing == Packing::None ? "padded" : "best_fit", counts.documents, rows,
       100 * static_cast<double>(inputs) / positions, 100 * static_cast<double>(counts.targets) / positions);
 }
 
-std::vector<MixShare> mix_shares(const TrainConfig& keys, const TrainingData& data) {
+std::vector<MixShare> mix_shares(const LoadingOptions& options, const TrainingData& data) {
   std::vector<int64_t> sequences;
   for (const DataPart& part : data.train)
-    sequences.push_back(part.passes * part.sequences(keys.max_seq_length));
+    sequences.push_back(part.passes * part.sequences(options.length));
   const MixSchedule schedule(std::move(sequences), weights_of(data), true);
   std::vector<MixShare> shares(data.train.size());
   double tokens = 0;
@@ -180,8 +187,8 @@ std::vector<MixShare> mix_shares(const TrainConfig& keys, const TrainingData& da
   return shares;
 }
 
-double utilisation(const TrainConfig& keys, const TrainingData& data) {
-  const std::vector<MixShare> shares = mix_shares(keys, data);
+double utilisation(const LoadingOptions& options, const TrainingData& data) {
+  const std::vector<MixShare> shares = mix_shares(options, data);
   double used = 0;
   for (size_t i = 0; i < shares.size(); ++i) used += shares[i].sequences * data.train[i].utilisation();
   return used;

@@ -33,30 +33,30 @@ int gpu_index(int local_rank) {
 
 }  // namespace
 
-std::string gpu_of_rank(const TrainConfig& config, int local_rank) {
+std::string gpu_of_rank(DeviceKey key, int local_rank) {
   // For tests of several ranks on one GPU, which NCCL otherwise refuses, too.
   if (std::getenv("OCTET_SHARE_GPU")) return "";
-  return runs_on_gpu(config) ? probe_cuda(gpu_index(local_rank)).uuid : "";
+  return runs_on_gpu(key) ? probe_cuda(gpu_index(local_rank)).uuid : "";
 }
 
-std::unique_ptr<Device> make_device(const TrainConfig& config, int local_rank) {
-  if (config.device != TrainConfig::Device::Cpu) {
+std::unique_ptr<Device> make_device(const DeviceSpec& spec, int local_rank) {
+  if (spec.key != DeviceKey::Cpu) {
     const int gpu = gpu_index(local_rank);
     const CudaProbe probe = probe_cuda(gpu);
     if (probe.usable) {
       return make_cuda_device(
-          {.device = gpu, .deterministic = config.deterministic, .tuning_cache = tuning_cache_path()});
+          {.device = gpu, .deterministic = spec.deterministic, .tuning_cache = tuning_cache_path()});
     }
-    require_device(config, probe);
+    require_device(spec.key, probe);
     // If a driver is installed, the user probably expects the GPU to be used.
     if (probe.driver.starts_with("driver"))
       log_warning("the GPU is not used, the run is on the CPU: {}; {}", probe.reason, gpu_remedy(probe));
   }
-  return make_cpu_device(static_cast<int>(config.num_threads));
+  return make_cpu_device(spec.threads);
 }
 
-void require_device(const TrainConfig& config, const CudaProbe& probe) {
-  if (config.device != TrainConfig::Device::Cuda || probe.usable) return;
+void require_device(DeviceKey key, const CudaProbe& probe) {
+  if (key != DeviceKey::Cuda || probe.usable) return;
   fail_config("device is cuda, but {}; {}; use device cpu or auto", probe.reason, gpu_remedy(probe));
 }
 
@@ -73,9 +73,9 @@ std::string gpu_remedy(const CudaProbe& probe) {
   return "it needs an NVIDIA GPU of compute capability 9.0 (H100, H200, GH200) and a driver for CUDA 13 (580 or later)";
 }
 
-bool runs_on_gpu(const TrainConfig& config) {
-  if (config.device == TrainConfig::Device::Auto) return probe_cuda().usable;
-  return config.device == TrainConfig::Device::Cuda;
+bool runs_on_gpu(DeviceKey key) {
+  if (key == DeviceKey::Auto) return probe_cuda().usable;
+  return key == DeviceKey::Cuda;
 }
 
 }  // namespace octet

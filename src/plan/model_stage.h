@@ -6,6 +6,7 @@
 #include "checkpoint/model_folder.h"
 #include "config/config.h"
 #include "io/checkpoint_store.h"
+#include "model/adapters.h"
 #include "model/config.h"
 
 // The first stage of a run: which model, and where its weights come from.

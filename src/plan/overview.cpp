@@ -76,12 +76,11 @@ std::string ranks_text(const RunPlan& plan) {
 namespace {
 
 // A table of the datasets of a mix: what there is of each, and what the run reads of it.
-std::string parts_text(const ResolvedRun& stages) {
-  const TrainConfig& keys = stages.keys;
-  const TrainingData& data = stages.data.data;
-  const std::vector<MixShare> shares = mix_shares(keys, data);
+std::string parts_text(const RunSpec& run) {
+  const TrainingData& data = run.data.data;
+  const std::vector<MixShare> shares = mix_shares(run.loading, data);
   const auto count = [](int64_t number) { return human_count(static_cast<double>(number)); };
-  const auto read = static_cast<double>(stages.schedule.max_steps * stages.plan.sequences_per_step());
+  const auto read = static_cast<double>(run.schedule().max_steps * run.plan.sequences_per_step());
   Table table({{"dataset"},
                {"tokens", Align::Right},
                {"held out", Align::Right},
@@ -91,8 +90,8 @@ std::string parts_text(const ResolvedRun& stages) {
                {"passes", Align::Right}});
   for (size_t i = 0; i < data.train.size(); ++i) {
     const DataPart& part = data.train[i];
-    const int64_t sequences = part.sequences(keys.max_seq_length);
-    const bool holds_out = keys.eval_dataset.empty() && i < data.eval.size();
+    const int64_t sequences = part.sequences(run.loading.length);
+    const bool holds_out = run.holds_out && i < data.eval.size();
     table.add_row({part.name, count(part.tokens.size()), holds_out ? count(data.eval[i].tokens.size()) : "-",
                    fmt::format("{}", sequences), fmt::format("{:.1f} %", 100 * shares[i].sequences),
                    fmt::format("{:.1f} %", 100 * shares[i].tokens),
@@ -103,19 +102,18 @@ std::string parts_text(const ResolvedRun& stages) {
 
 }  // namespace
 
-std::string overview_text(const ResolvedRun& stages) {
-  const TrainConfig& keys = stages.keys;
-  const ModelConfig& model = stages.model.config;
-  const TrainingData& data = stages.data.data;
-  const RunPlan& plan = stages.plan;
+std::string overview_text(const RunSpec& run) {
+  const ModelConfig& model = run.model.config;
+  const TrainingData& data = run.data.data;
+  const RunPlan& plan = run.plan;
   const int64_t positions_per_step = plan.ranks() * plan.accumulation * plan.shape.tokens();
-  const double used = utilisation(keys, data);  // the rest is padding
-  const int64_t steps = stages.schedule.max_steps;
+  const double used = utilisation(run.loading, data);  // the rest is padding
+  const int64_t steps = run.schedule().max_steps;
   const auto count = [](int64_t number) { return human_count(static_cast<double>(number)); };
   std::string precision = plan.precision_label;
   if (plan.is_fp8()) {
     precision += fmt::format(", recipe {}, format {}; {:.0f} % of all FLOPs in FP8",
-                             config_text(stages.config, "fp8_recipe"), config_text(keys, "fp8_format"),
+                             name_of(plan.numerics.fp8.recipe), name_of(plan.numerics.fp8.format),
                              100 * plan.fp8_share);
   }
   std::string text;
@@ -125,24 +123,24 @@ std::string overview_text(const ResolvedRun& stages) {
   line("model", fmt::format("{}: {} parameters, {} {}, width {}", model.name, count(model.parameter_count()),
                             model.layers, model.layers == 1 ? "layer" : "layers", model.width));
   if (!plan.finetuning.adapters.empty()) line("training", adapters_text(model, plan.finetuning));
-  line("device", fmt::format("{}: {}", stages.device->name(), stages.device->description()));
+  line("device", fmt::format("{}: {}", run.device->name(), run.device->description()));
   if (plan.finetuning.sharding.is_active()) line("ranks", ranks_text(plan));
   line("precision", precision);
   if (plan.evaluates_in_fp8)
     line("evaluation", "in FP8, because ranks send each other FP8 weights and none has all of them in BF16");
-  line("data", fmt::format("{}: {} tokens to train on, {} held out", names_text(keys.dataset),
+  line("data", fmt::format("{}: {} tokens to train on, {} held out", run.dataset,
                            count(data.train_tokens()), count(data.eval_tokens())));
   for (const DataPart& part : data.train) {
     if (!part.note) continue;
     const std::string whose = data.train.size() > 1 ? part.name + ": " : "";
     for (const auto& [what, value] : note_lines(*part.note)) line(what.c_str(), whose + value);
   }
-  if (!keys.is_demo() && stages.data.tokenizer_source.empty()) {
-    line("tokenizer", fmt::format("{}, not at hand", stages.data.tokenizer_name));
-  } else if (!keys.is_demo()) {
-    line("tokenizer", tokenizer_text(stages.data.tokenizer_name, *stages.data.tokenizer));
+  if (!run.is_demo && run.data.tokenizer_source.empty()) {
+    line("tokenizer", fmt::format("{}, not at hand", run.data.tokenizer_name));
+  } else if (!run.is_demo) {
+    line("tokenizer", tokenizer_text(run.data.tokenizer_name, *run.data.tokenizer));
   }
-  if (const std::string packing = packing_text(keys, data); !packing.empty()) line("packing", packing);
+  if (const std::string packing = packing_text(run.loading, data); !packing.empty()) line("packing", packing);
   line("batch", fmt::format("{} x {} tokens x {}{} = {} tokens per step{}", plan.shape.rows,
                             plan.shape.length, counted(plan.accumulation, "micro-batch", "micro-batches"),
                             plan.ranks() > 1 ? fmt::format(" x {} ranks", plan.ranks()) : "",
@@ -153,7 +151,7 @@ std::string overview_text(const ResolvedRun& stages) {
   if (plan.transposing_layers > 0)
     line("transpose",
          fmt::format("the FP8 weights of {}, in backward", counted(plan.transposing_layers, "layer")));
-  if (data.train.size() > 1) text += fmt::format("\n{}", parts_text(stages));
+  if (data.train.size() > 1) text += fmt::format("\n{}", parts_text(run));
   return text + fmt::format("\n{}", memory_text(plan));
 }
 

@@ -2,12 +2,12 @@
 
 #include <string>
 
-#include "plan/resolve.h"
+#include "plan/run_spec.h"
 
 namespace octet {
 
 // What a run is about to do: model, data, device, precision, batch, memory.
-std::string overview_text(const ResolvedRun& stages);
+std::string overview_text(const RunSpec& run);
 
 // The memory plan by category, whose total is what the training step allocates, and what samples take in addition.
 std::string memory_text(const RunPlan& plan);

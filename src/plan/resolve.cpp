@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/resume.h"
 #include "config/assumptions.h"
 #include "hf/weights_read_ahead.h"
 #include "plan/device_choice.h"
@@ -86,6 +87,58 @@ std::optional<int64_t> known_sequences_per_step(const TrainConfig& keys, const R
   return std::nullopt;
 }
 
+// The parts that follow from the keys alone, once these are complete.
+void add_settings(ResolvedRun& run, const RankPlace& place) {
+  const TrainConfig &keys = run.keys, &config = run.config;
+  run.optimizer.beta1 = static_cast<float>(keys.adam_beta1);
+  run.optimizer.beta2 = static_cast<float>(keys.adam_beta2);
+  run.optimizer.epsilon = static_cast<float>(keys.adam_epsilon);
+  run.optimizer.weight_decay = static_cast<float>(keys.weight_decay);
+  run.optimizer.max_grad_norm = static_cast<float>(keys.max_grad_norm);
+  run.optimizer.seed = run.seed = static_cast<uint64_t>(keys.seed);
+  run.optimizer.loraplus_ratio = static_cast<float>(keys.loraplus_lr_ratio);
+  run.penalty = {keys.penalty_type, static_cast<float>(keys.penalty_weight)};
+  run.loading = loading_options(keys);
+  const double steps_per_epoch = run.steps_per_epoch();
+  const Interval evaluations =
+      make_interval(keys.eval_strategy, keys.eval_steps, keys.evals_per_epoch, steps_per_epoch);
+  run.evaluation = {
+      .is_wanted = keys.eval_strategy != Strategy::No,
+      .interval = evaluations,
+      .batches = keys.eval_batches,
+      .fp8 = keys.fp8_eval,
+      .tasks = keys.eval_tasks,
+      .task_interval = keys.eval_task_steps > 0 ? Interval{.steps = keys.eval_task_steps} : evaluations,
+      .task_samples = keys.eval_task_samples,
+      .threads = static_cast<int>(keys.num_threads)};
+  const int64_t rows = sampling_rows(config, run.plan.finetuning.sharding);
+  run.samples = {.rows = rows,
+                 .length = sampling_length(config),
+                 .steps = std::max<int64_t>(config.sample_steps, 0),
+                 .at_evaluations = config.samples_at_evaluations(),
+                 .takes_exam = keys.is_demo() && rows > 0,
+                 .prompt = config.sample_prompt,
+                 .tokens = config.sample_tokens,
+                 .temperature = config.sample_temperature};
+  run.saving = make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, steps_per_epoch);
+  run.log = {.progress = keys.progress,
+             .logging = {.steps = keys.logging_steps},
+             .fp8_stats = {.steps = keys.fp8_stats_steps},
+             .profile_steps = keys.profile_steps,
+             .price_per_hour = keys.price_per_hour};
+  run.files = files_spec(config, run.plan.is_fp8());
+  run.ranks = rank_spec(keys);
+  run.wanted_device = device_spec(keys);
+  if (run.device) run.gpu = gpu_of_rank(keys.device, place.local_rank);
+  if (run.model.resumed) run.changed_settings = changed_settings(*run.model.resumed, config);
+  run.dataset = names_text(keys.dataset);
+  run.holds_out = keys.eval_dataset.empty();
+  run.is_demo = keys.is_demo();
+  run.is_dry = keys.dry_run;
+  run.names_model = keys.is_set("model_name_or_path");
+  run.model_name_or_path = keys.model_name_or_path;
+}
+
 }  // namespace
 
 Wanted Wanted::by_train(const RankPlace& place, std::optional<Checkpoint> resumed) {
@@ -145,68 +198,65 @@ RankPlace place_alone(const TrainConfig& keys) {
 
 ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
   using Plan = Wanted::Plan;
-  StartTimes times;
+  ResolvedRun run;
+  run.keys = given;
+  const TrainConfig& keys = run.keys;
   const RankPlace place = wanted.place.ranks > 1 ? wanted.place : place_alone(given);
   const bool plans_later = wanted.plan == Plan::ForBatchSize && !known_sequences_per_step(given, place);
   const bool plans = wanted.plan >= Plan::MayNotFit || plans_later;
-  std::shared_ptr<Device> device = std::move(wanted.device);
-  if (plans && !device)
-    device = timed(times.device, [&] { return make_device(given, wanted.place.local_rank); });
-  ModelChoice model;
-  TrainConfig keys = given;
+  run.device = std::move(wanted.device);
+  if (plans && !run.device)
+    run.device = timed(run.times.device, [&] { return make_device(device_spec(given), wanted.place.local_rank); });
   const bool looks_at_model = wanted.model == Wanted::Model::AnyPlace ||
                               (is_on_disk(given.model_name_or_path) && is_on_disk(given.adapter_name_or_path));
   if (looks_at_model) {
-    model = timed(times.model, [&] { return choose_model(given, std::move(wanted.resumed)); });
-    keys = keys_of(given, model, wanted);
+    run.model = timed(run.times.model, [&] { return choose_model(given, std::move(wanted.resumed)); });
+    run.keys = keys_of(given, run.model, wanted);
   }
   // The disk is idle while the tokenizer and the data are opened.
   std::optional<FolderReadAhead> reads_ahead;
   if (wanted.start) {
-    tell_about_start(keys, model, *device, place);
-    timed(times.model, [&] { check_weights(model); });
-    if (model.has_weights() && !keys.dry_run && place.local_rank == 0)
-      reads_ahead.emplace(model.start->folder);
+    tell_about_start(keys, run.model, *run.device, place);
+    timed(run.times.model, [&] { check_weights(run.model); });
+    if (run.model.has_weights() && !keys.dry_run && place.local_rank == 0)
+      reads_ahead.emplace(run.model.start->folder);
   }
   const auto make_plan = [&](std::optional<int64_t> sequences) {
     PlanOptions options{.sequences = sequences,
                         .makes_samples = wanted.makes_samples,
                         .precision_is_given = wanted.precision_is_given,
-                        .adapters = model.adapters,
+                        .adapters = run.model.adapters,
                         .sharding = sharding_of(keys, place)};
     if (wanted.mode_if_alone && !options.sharding.is_active()) options.sharding.mode = *wanted.mode_if_alone;
-    RunPlan plan = timed(times.plan, [&] { return plan_run(keys, model.config, *device, options); });
-    if (plan.shortage && wanted.plan != Plan::MayNotFit) fail_config("{}", plan.shortage->text);
-    return plan;
+    run.plan = timed(run.times.plan, [&] { return plan_run(keys, run.model.config, *run.device, options); });
+    if (run.plan.shortage && wanted.plan != Plan::MayNotFit) fail_config("{}", run.plan.shortage->text);
   };
   const bool opens_data = wanted.data == Wanted::Data::Opened;
   // Preparing data may take hours, so a run that does not fit is refused first. Only an automatic batch size needs the
   // number of sequences.
-  std::optional<RunPlan> early;
-  if (plans && !(opens_data && keys.auto_batch_size)) early = make_plan(std::nullopt);
-  DataChoice data;
-  if (opens_data) data = timed(times.data, [&] { return open_data(keys, model); });
-  RunPlan plan;
-  if (plans) plan = early ? *std::move(early) : make_plan(data.sequences);
-  if (plans && keys.samples_at_evaluations() && data.is_plain_text)
-    plan.sampling_bytes = spare_sampling_bytes(keys, model.config, *device, plan);
-  ScheduleConfig schedule;
+  const bool needs_sequences = opens_data && keys.auto_batch_size;
+  if (plans && !needs_sequences) make_plan(std::nullopt);
+  if (opens_data) run.data = timed(run.times.data, [&] { return open_data(keys, run.model); });
+  if (plans && needs_sequences) make_plan(run.data.sequences);
+  if (plans && keys.samples_at_evaluations() && run.data.is_plain_text)
+    run.plan.sampling_bytes = spare_sampling_bytes(keys, run.model.config, *run.device, run.plan);
   if (wanted.schedule) {
-    const int64_t per_step = plans      ? plan.sequences_per_step()
+    const int64_t per_step = plans        ? run.plan.sequences_per_step()
                              : opens_data ? *known_sequences_per_step(keys, place)
                                           : 1;  // max_steps decides alone
-    schedule = plan_schedule(keys, data.sequences, per_step);
+    run.optimizer.schedule = plan_schedule(keys, run.data.sequences, per_step);
   }
-  TrainConfig config = plans && opens_data ? resolved_config(keys, data, plan, schedule) : keys;
-  if (plans && sampling_rows(config, plan.finetuning.sharding) == 0) plan.sampling_bytes = 0;
-  return {.keys = std::move(keys),
-          .device = std::move(device),
-          .model = std::move(model),
-          .data = std::move(data),
-          .plan = std::move(plan),
-          .schedule = schedule,
-          .config = std::move(config),
-          .times = times};
+  run.config = plans && opens_data ? resolved_config(keys, run.data, run.plan, run.schedule()) : keys;
+  if (plans && sampling_rows(run.config, run.plan.finetuning.sharding) == 0) run.plan.sampling_bytes = 0;
+  add_settings(run, place);
+  return run;
+}
+
+std::optional<ScheduleConfig> schedule_of_checkpoint(const Checkpoint& checkpoint, int64_t sequences,
+                                                     int64_t sequences_per_step) {
+  const std::optional<TrainConfig> keys = settings_of(checkpoint);
+  if (!keys) return std::nullopt;
+  return plan_schedule(*keys, sequences, sequences_per_step);
 }
 
 TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, const RunPlan& plan,

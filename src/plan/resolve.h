@@ -4,10 +4,7 @@
 #include <optional>
 
 #include "dist/ranks.h"
-#include "plan/data_stage.h"
-#include "plan/model_stage.h"
-#include "plan/run_plan.h"
-#include "plan/start_times.h"
+#include "plan/run_spec.h"
 
 // The way of a configuration, from its keys to a run that can start:
 //
@@ -52,30 +49,20 @@ struct Wanted {
   static Wanted by_sweep();
 };
 
-// What the stages have found. Those that nobody wanted have left their part empty.
-struct ResolvedRun {
-  const TrainConfig keys;  // as given, with the defaults that depend on other keys and on the model
-  const std::shared_ptr<Device> device;
-  const ModelChoice model;
-  const DataChoice data;
-  const RunPlan plan;
-  const ScheduleConfig schedule;
-  const TrainConfig config;  // resolved_config of all before: what the run writes
-  const StartTimes times = {};
-
-  double steps_per_epoch() const {
-    return static_cast<double>(data.sequences) / static_cast<double>(plan.sequences_per_step());
-  }
+// The run, and the keys that it came from.
+struct ResolvedRun : RunSpec {
+  TrainConfig keys;    // as given, with the defaults that depend on other keys and on the model
+  TrainConfig config;  // resolved_config of all stages: what the run writes
 };
-
-// Whether micro-steps are recorded as graphs and replayed.
-inline bool records_graphs(const ResolvedRun& run) {
-  return run.plan.shape.graphs && run.device->capabilities().graphs;
-}
 
 // The stages that are wanted, in their order. ConfigError or Error if something does not fit together. No large memory is
 // taken, and nothing is written but a dataset that has to be prepared, into the cache.
 ResolvedRun resolve(const TrainConfig& given, Wanted wanted);
+
+// The schedule that the run of a checkpoint had, if it made so many sequences per step. Nothing if its settings cannot be
+// read.
+std::optional<ScheduleConfig> schedule_of_checkpoint(const Checkpoint& checkpoint, int64_t sequences,
+                                                     int64_t sequences_per_step);
 
 // The place of a rank that is alone, or with pretend_ranks of the first of so many.
 RankPlace place_alone(const TrainConfig& keys);

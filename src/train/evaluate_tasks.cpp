@@ -103,16 +103,16 @@ std::vector<TaskScore> TaskEvaluator::evaluate(Transformer& model, bool fp8,
   return scores;
 }
 
-TaskEvaluator make_task_evaluator(const ResolvedRun& stages) {
-  const TrainConfig& keys = stages.keys;
-  const int threads = keys.num_threads > 0 ? static_cast<int>(keys.num_threads) : default_threads().count;
+TaskEvaluator make_task_evaluator(const RunSpec& run) {
+  const EvaluationSpec& spec = run.evaluation;
+  const int threads = spec.threads > 0 ? spec.threads : default_threads().count;
   std::vector<EncodedTask> tasks;
-  for (const std::string& text : keys.eval_tasks) {
-    Task task = load_task(parse_task_source(text), {.max_samples = keys.eval_task_samples});
+  for (const std::string& text : spec.tasks) {
+    Task task = load_task(parse_task_source(text), {.max_samples = spec.task_samples});
     if (std::ranges::any_of(tasks, [&](const EncodedTask& other) { return other.task.name == task.name; }))
       fail_config("eval_tasks: task '{}' is given twice", task.name);
     std::vector<ScoredText> texts =
-        encode_task(task, *stages.data.tokenizer, stages.plan.shape.length, threads);
+        encode_task(task, *run.data.tokenizer, run.plan.shape.length, threads);
     tasks.push_back({std::move(task), std::move(texts)});
   }
   return TaskEvaluator(std::move(tasks));

@@ -6,7 +6,7 @@
 #include "dist/host_channel.h"
 #include "eval/scores.h"
 #include "model/transformer.h"
-#include "plan/resolve.h"
+#include "plan/run_spec.h"
 
 namespace octet {
 
@@ -47,7 +47,7 @@ class TaskEvaluator {
 };
 
 // Those of the key eval_tasks, read and encoded for the sequences of the run. ConfigError if one cannot be read.
-TaskEvaluator make_task_evaluator(const ResolvedRun& stages);
+TaskEvaluator make_task_evaluator(const RunSpec& run);
 
 // What a StepRecord has of the scores: "hellaswag/acc", "hellaswag/acc_norm".
 std::vector<std::pair<std::string, double>> named_scores(const std::vector<TaskScore>& scores);

@@ -74,7 +74,7 @@ struct NotFiniteEnd {
   std::string weights;      // of describe_nonfinite_weights
   bool was_trained = true;  // some step has changed the weights
   double learning_rate = 0;
-  double penalty_weight = 0;          // 0: no penalty
+  float penalty_weight = 0;           // 0: no penalty
   std::optional<int64_t> fp8_margin;  // only in FP8
 };
 

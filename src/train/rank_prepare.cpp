@@ -20,11 +20,11 @@ namespace octet {
 namespace {
 
 // Ranks that would train different runs do not start: a batch size that follows from free memory may differ.
-void check_agreement(Ranks& ranks, const ResolvedRun& stages) {
+void check_agreement(Ranks& ranks, const RunSpec& run) {
   const std::string mine =
-      fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}, device {}", stages.plan.shape.rows,
-                  stages.plan.accumulation, stages.schedule.max_steps, stages.plan.precision_label,
-                  stages.model.resumed ? stages.model.resumed->path : "a new run", stages.device->name());
+      fmt::format("{} sequences x {} micro-batches, {} steps, {}, {}, device {}", run.plan.shape.rows,
+                  run.plan.accumulation, run.schedule().max_steps, run.plan.precision_label,
+                  run.model.resumed ? run.model.resumed->path : "a new run", run.device->name());
   const std::vector<std::string> all = ranks.host().all_gather("plan", mine);
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] != all[0])
@@ -73,27 +73,28 @@ void compare_data(Ranks& ranks, const DataHashes& mine, const std::string& host)
   }
 }
 
-ResolvedRun prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
+RunSpec prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
   if (first) {
-    warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys));
+    warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys.device));
     tell_assumptions({&keys, 1});
     warn_of_costly_settings({&keys, 1});
   }
   ranks.progress().begin_phase("preparing the run");
+  const FilesSpec files = files_spec(keys, keys.mixed_precision == Precision::Fp8);
   std::optional<Checkpoint> resumed;
   if (!keys.resume.empty()) {
     // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
-    const std::string folder = run_folder(keys);
+    const std::string folder = files.run_folder();
     const bool locks = first && !keys.dry_run && !keys.run_name.empty();
     if (locks && env.is_directory(folder)) {
       lock.emplace(env, folder);
-      RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).clean_leftovers();
+      RunFiles(env, files, std::nullopt, resumed).clean_leftovers();
     }
     resumed = find_checkpoint(env, keys, ranks.place().ranks > 1 ? &ranks.host() : nullptr);
   }
   // Folders first: a mistake there must not come after hours of preparing data.
-  if (first) RunFiles(env, keys, keys.mixed_precision == Precision::Fp8, std::nullopt, resumed).check();
+  if (first) RunFiles(env, files, std::nullopt, resumed).check();
   // The first rank prepares the data, which may take long; the others then find it in the cache.
   if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
   // The first rank of a node verifies its files for all of them.
@@ -102,20 +103,20 @@ ResolvedRun prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std
   return resolve(own, Wanted::by_train(ranks.place(), std::move(resumed)));
 }
 
-void check_prepared(const ResolvedRun& stages, Env& env, Ranks& ranks) {
+void check_prepared(const RunSpec& run, Env& env, Ranks& ranks) {
   const bool first = ranks.place().is_first();
   if (first) {
-    RunFiles(env, stages.config, stages.plan.is_fp8(), std::nullopt, stages.model.resumed)
-        .check_space(stages.plan.checkpoint_bytes, kept_checkpoints(stages));
+    RunFiles(env, run.files, std::nullopt, run.model.resumed)
+        .check_space(run.plan.checkpoint_bytes, kept_checkpoints(run));
     ranks.host().all_gather("prepared", "", kPreparing, {});
   }
-  if (ranks.place().ranks > 1) compare_data(ranks, data_hashes(stages.keys, stages.data), host_name());
-  check_agreement(ranks, stages);
-  if (const auto remark = stages.schedule.remark(); remark && first) log_warning("{}", *remark);
-  const std::optional<StepRange> traced = parse_step_range(stages.keys.profile_steps);
-  if (traced && traced->last > stages.schedule.max_steps)
-    fail_config("profile_steps is {}, but the run has {}", stages.keys.profile_steps,
-                counted(stages.schedule.max_steps, "step"));
+  if (ranks.place().ranks > 1) compare_data(ranks, data_hashes(run.loading, run.data), host_name());
+  check_agreement(ranks, run);
+  if (const auto remark = run.schedule().remark(); remark && first) log_warning("{}", *remark);
+  const std::optional<StepRange> traced = parse_step_range(run.log.profile_steps);
+  if (traced && traced->last > run.schedule().max_steps)
+    fail_config("profile_steps is {}, but the run has {}", run.log.profile_steps,
+                counted(run.schedule().max_steps, "step"));
 }
 
 }  // namespace octet

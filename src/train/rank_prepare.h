@@ -11,11 +11,11 @@ namespace octet {
 
 // The stages of a run before its first step. The first rank goes first and prepares the data, which may take long. The
 // others wait, and then find everything in its caches.
-ResolvedRun prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock);
+RunSpec prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock);
 
 // After all that the first rank has to prepare: lets the others begin, and checks that all ranks have planned the same
 // run and that its files will fit.
-void check_prepared(const ResolvedRun& stages, Env& env, Ranks& ranks);
+void check_prepared(const RunSpec& run, Env& env, Ranks& ranks);
 
 // RankError that names the odd ranks and their hosts if not all have the same data and tokenizer. `host`: of this rank.
 void compare_data(Ranks& ranks, const DataHashes& mine, const std::string& host);

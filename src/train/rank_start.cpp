@@ -29,24 +29,22 @@ std::chrono::milliseconds milliseconds(double seconds) {
 
 }  // namespace
 
-std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys) {
+std::unique_ptr<Ranks> join_ranks(const RankSpec& spec, const std::string& config) {
   const LaunchEnvironment launch = read_launch_environment(process_environment());
-  if (keys.pretend_ranks > 0) {
+  if (const int ranks = spec.pretended; ranks > 0) {
     if (!launch.is_alone())
-      fail_config("[pretend_ranks] is {}, but {} ranks are there", keys.pretend_ranks, launch.place.ranks);
-    const int ranks = narrow<int>(keys.pretend_ranks);
-    return make_pretended_ranks(ranks, ranks, keys.pretend_bandwidth_gb);
+      fail_config("[pretend_ranks] is {}, but {} ranks are there", ranks, launch.place.ranks);
+    return make_pretended_ranks(ranks, ranks, spec.pretended_gb);
   }
   if (launch.is_alone()) return make_single_rank();
   // The text itself, so that the first setting that differs can be named.
   constexpr size_t kMostConfig = 32768;
-  const std::string config = to_yaml(keys);
   ProcessRanksOptions options{.config = config.size() < kMostConfig ? config : Hash64().add(config).text(),
                               .version = octet_version(),
-                              .rendezvous = milliseconds(keys.rendezvous_timeout),
-                              .silence = milliseconds(std::min(keys.comm_timeout / 2, kMostSilence)),
-                              .stall = milliseconds(keys.comm_timeout)};
-  options.gpu = gpu_of_rank(keys, launch.place.local_rank);
+                              .rendezvous = milliseconds(spec.rendezvous_timeout),
+                              .silence = milliseconds(std::min(spec.comm_timeout / 2, kMostSilence)),
+                              .stall = milliseconds(spec.comm_timeout)};
+  options.gpu = gpu_of_rank(spec.device, launch.place.local_rank);
   return make_process_ranks(launch, options);
 }
 

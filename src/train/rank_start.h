@@ -3,15 +3,16 @@
 #include <memory>
 #include <string>
 
-#include "config/config.h"
 #include "dist/ranks.h"
 #include "io/env.h"
+#include "plan/run_spec.h"
 
 namespace octet {
 
 // The ranks of this run: those that a launcher has started, pretended ones, or this process alone. Waits for the others.
 // ConfigError or RankError if they do not fit together.
-std::unique_ptr<Ranks> join_ranks(const TrainConfig& keys);
+// `config` is the text of the configuration, which must be the same on all of them.
+std::unique_ptr<Ranks> join_ranks(const RankSpec& spec, const std::string& config);
 
 // Where the output of a rank other than the first goes: nowhere until `open`, then to rank_N.log of the run. What was
 // logged before is written there, too. Errors always also go to the console.

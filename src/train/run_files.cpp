@@ -17,10 +17,8 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "checkpoint/model_folder.h"
-#include "checkpoint/resume.h"
 #include "checkpoint/resume_path.h"
 #include "checkpoint/run_history.h"
-#include "config/precision_name.h"
 #include "io/temporary_file.h"
 #include "report/text.h"
 
@@ -132,32 +130,12 @@ class NewFiles {
 
 }  // namespace
 
-HParams hparams_of(const TrainConfig& config) {
-  HParams values;
-  const KeyTable<TrainConfig>& table = train_keys();
-  for (size_t i = 0; i < table.keys().size(); ++i) {
-    const Key& key = table.keys()[i];
-    if (key.transient) continue;
-    const KeyValue value = table.get(config, i);
-    if (const bool* flag = std::get_if<bool>(&value)) {
-      values.emplace_back(key.name, *flag);
-    } else if (const int64_t* integer = std::get_if<int64_t>(&value)) {
-      values.emplace_back(key.name, *integer);
-    } else if (const double* number = std::get_if<double>(&value)) {
-      values.emplace_back(key.name, *number);
-    } else {
-      values.emplace_back(key.name, value_text(value));
-    }
-  }
-  return values;
-}
-
 // Whether the run continues in its own folder: the checkpoint is one of its own, or it has none yet.
 bool RunFiles::goes_on_here() const {
-  if (config_.resume.empty()) return false;
-  if (!checkpoint_ || config_.resume == "latest") return true;
-  if (config_.run_name.empty()) return false;
-  const std::string own = run_folder(config_);
+  if (spec_.resume.empty()) return false;
+  if (!checkpoint_ || spec_.resume == "latest") return true;
+  if (spec_.folders.run_name.empty()) return false;
+  const std::string own = spec_.run_folder();
   const auto relative = fs::weakly_canonical(checkpoint_->path).lexically_relative(fs::weakly_canonical(own));
   if (!relative.empty() && *relative.begin() != "..") return true;
   const std::string run = run_of_checkpoint(env_, checkpoint_->path);
@@ -166,30 +144,30 @@ bool RunFiles::goes_on_here() const {
 
 // Names the run, and makes its folder: `base`, or with a number if that is there.
 void RunFiles::take_free_name(const std::string& base) {
-  config_.run_name = base;
-  env_.make_directories(config_.output_dir);
+  spec_.folders.run_name = base;
+  env_.make_directories(spec_.folders.output_dir);
   for (int i = 2;; ++i) {
     try {
-      env_.make_directory(run_folder(config_));
+      env_.make_directory(spec_.run_folder());
       return;
     } catch (const IoError& error) {
       if (error.code() != EEXIST) throw;
-      config_.run_name = fmt::format("{}-{}", base, i);
+      spec_.folders.run_name = fmt::format("{}-{}", base, i);
     }
   }
 }
 
 void RunFiles::refuse_if_taken() const {
   if (goes_on_here()) return;
-  const bool has_name = !config_.run_name.empty();
-  if (has_name && holds_run(env_, run_folder(config_))) {
+  const bool has_name = !spec_.folders.run_name.empty();
+  if (has_name && holds_run(env_, spec_.run_folder())) {
     fail_config(
         "{} already holds a run; continue it with --resume latest, choose another run_name or remove the "
         "folder",
-        run_folder(config_));
+        spec_.run_folder());
   }
-  if (!saves() || (!has_name && config_.checkpoint_dir.empty())) return;
-  if (const std::string checkpoints = checkpoint_directory(config_, fp8_);
+  if (!spec_.saves || (!has_name && spec_.folders.checkpoint_dir.empty())) return;
+  if (const std::string checkpoints = spec_.checkpoint_folder();
       holds_checkpoints(env_, checkpoints)) {
     fail_config("checkpoint_dir {} already holds checkpoints of another run; choose another folder",
                 checkpoints);
@@ -198,34 +176,34 @@ void RunFiles::refuse_if_taken() const {
 
 void RunFiles::check() const {
   refuse_if_taken();
-  if (!config_.run_name.empty() && !config_.checkpoint_dir.empty() &&
-      is_same_folder(config_.checkpoint_dir, run_folder(config_))) {
+  if (!spec_.folders.run_name.empty() && !spec_.folders.checkpoint_dir.empty() &&
+      is_same_folder(spec_.folders.checkpoint_dir, spec_.run_folder())) {
     fail_config(
         "checkpoint_dir is {}, the folder of the run itself; choose another folder, or leave it out: checkpoints are then "
         "in {}",
-        config_.checkpoint_dir, (fs::path(run_folder(config_)) / kCheckpointFolders[fp8_]).string());
+        spec_.folders.checkpoint_dir, (fs::path(spec_.run_folder()) / kCheckpointFolders[spec_.fp8]).string());
   }
-  if (config_.run_name.empty()) {
-    check_writable("output_dir", config_.output_dir);
+  if (spec_.folders.run_name.empty()) {
+    check_writable("output_dir", spec_.folders.output_dir);
   } else {
-    check_writable("output_dir/run_name", run_folder(config_));
+    check_writable("output_dir/run_name", spec_.run_folder());
   }
-  if (saves() && !config_.checkpoint_dir.empty()) check_writable("checkpoint_dir", config_.checkpoint_dir);
+  if (spec_.saves && !spec_.folders.checkpoint_dir.empty()) check_writable("checkpoint_dir", spec_.folders.checkpoint_dir);
 }
 
 void RunFiles::clean_leftovers() const {
   try {
-    const std::string folder = run_folder(config_);
+    const std::string folder = spec_.run_folder();
     for (const std::string& name : env_.list(folder)) {
       if (!is_leftover(name)) continue;
       log_warning("[{}] is left over from an interrupted process and is removed", join_path(folder, name));
       env_.remove_file(join_path(folder, name));
     }
     // Another folder for checkpoints may be shared with others; begin() cleans it when this run saves there.
-    if (!config_.checkpoint_dir.empty() || !saves()) return;
+    if (!spec_.folders.checkpoint_dir.empty() || !spec_.saves) return;
     // A run that changed its precision has two folders.
     for (const bool fp8 : {false, true}) {
-      CheckpointStore(env_, checkpoint_directory(config_, fp8)).clean_leftovers();
+      CheckpointStore(env_, spec_.folders.checkpoints(fp8)).clean_leftovers();
     }
   } catch (const Error& error) {
     log_warning("{}: leftovers of an interrupted process stay", error.what());
@@ -233,13 +211,13 @@ void RunFiles::clean_leftovers() const {
 }
 
 void RunFiles::check_space(int64_t bytes, int64_t kept) const {
-  if (!saves()) return;
-  const std::string folder = checkpoint_directory(config_, fp8_);
+  if (!spec_.saves) return;
+  const std::string folder = spec_.checkpoint_folder();
   std::error_code error;
   const fs::space_info space = fs::space(nearest_existing(folder), error);
   if (error) return;
   const auto free = static_cast<double>(space.available), one = static_cast<double>(bytes);
-  const char* key = config_.checkpoint_dir.empty() ? "output_dir" : "checkpoint_dir";
+  const char* key = spec_.folders.checkpoint_dir.empty() ? "output_dir" : "checkpoint_dir";
   if (free < one) {
     fail_config(
         "a checkpoint takes {}, but only {} are free where {} is ({}); free some space, choose another folder, or set "
@@ -264,13 +242,13 @@ void RunFiles::check_space(int64_t bytes, int64_t kept) const {
 }
 
 void RunFiles::open(const About& about) {
-  const bool was_named = !config_.run_name.empty();
+  const bool was_named = !spec_.folders.run_name.empty();
   // Two runs that start in the same second must not get the same name.
   if (!was_named) {
-    take_free_name(fmt::format("{}-{}-{}", time_name(), about.model, precision_of_name(config_, fp8_)));
+    take_free_name(fmt::format("{}-{}-{}", time_name(), about.model, spec_.precision));
   }
-  folder_ = run_folder(config_);
-  const NewFiles own(env_, folder_, !was_named), of_checkpoints(env_, config_.checkpoint_dir, false);
+  folder_ = spec_.run_folder();
+  const NewFiles own(env_, folder_, !was_named), of_checkpoints(env_, spec_.folders.checkpoint_dir, false);
   const bool is_new = !goes_on_here();
   try {
     open_under_lock(about);
@@ -279,7 +257,7 @@ void RunFiles::open(const About& about) {
     saver_.reset();
     tensorboard_.reset();
     metrics_.reset();
-    if (!config_.checkpoint_dir.empty()) of_checkpoints.remove(checkpoint_lock_.has_value());
+    if (!spec_.folders.checkpoint_dir.empty()) of_checkpoints.remove(checkpoint_lock_.has_value());
     own.remove(lock_.has_value());
     throw;
   }
@@ -290,7 +268,7 @@ void RunFiles::open_under_lock(const About& about) {
   env_.make_directories(folder_);
   if (!lock_) lock_.emplace(env_, folder_);
   lock_file_ = identity_of(join_path(folder_, "run.lock"));
-  if (saves() && !config_.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, config_.checkpoint_dir);
+  if (spec_.saves && !spec_.folders.checkpoint_dir.empty()) checkpoint_lock_.emplace(env_, spec_.folders.checkpoint_dir);
   refuse_if_taken();  // again, now under the lock
   plan_json_ = about.plan_json;
   if (checkpoint_ && !goes_on_here()) {
@@ -299,12 +277,12 @@ void RunFiles::open_under_lock(const About& about) {
   }
   write_settings();
   open_reports(about.steps_done);
-  if (saves()) open_saver(about);
-  if (config_.use_wandb) start_wandb();  // last: it cannot be taken back
+  if (spec_.saves) open_saver(about);
+  if (spec_.wandb.is_wanted) start_wandb();  // last: it cannot be taken back
 }
 
 void RunFiles::write_settings() const {
-  env_.replace_file(join_path(folder_, "config.yaml"), to_yaml(config_));
+  env_.replace_file(join_path(folder_, "config.yaml"), settings().yaml);
   env_.replace_file(join_path(folder_, "plan.json"), plan_json_);
   if (parent_) env_.replace_file(join_path(folder_, kRunParent), run_parent_json(folder_, *parent_));
 }
@@ -354,34 +332,34 @@ void RunFiles::leave_folder(const char* why) {
     return;
   }
   saver_->wait();  // it notes its checkpoints in folder_
-  const std::string before = config_.run_name;
+  const std::string before = spec_.folders.run_name;
   take_free_name(before);
-  folder_ = run_folder(config_);
+  folder_ = spec_.run_folder();
   log_line(LogLevel::Error,
            fmt::format("{}; this run, which began there before, saves its state as the run {} and ends", why,
-                       config_.run_name));
+                       spec_.folders.run_name));
   lock_.emplace(env_, folder_);
   write_settings();
 }
 
 void RunFiles::save_as(const std::string& run_name) {
-  if (run_name != config_.run_name) displaced_ = true;
-  config_.run_name = run_name;
-  folder_ = run_folder(config_);
+  if (run_name != spec_.folders.run_name) displaced_ = true;
+  spec_.folders.run_name = run_name;
+  folder_ = spec_.run_folder();
   if (!saver_) return;
-  const std::string directory = checkpoint_directory(config_, fp8_);
+  const std::string directory = spec_.checkpoint_folder();
   saver_->save_into(directory, best_loss_in(CheckpointStore(env_, directory)));
 }
 
 void RunFiles::join(const About& about, const std::string& run_name) {
-  config_.run_name = run_name;
-  folder_ = run_folder(config_);
+  spec_.folders.run_name = run_name;
+  folder_ = spec_.run_folder();
   if (!env_.exists(join_path(folder_, "config.yaml"))) {
     fail_config(
         "this rank does not see {}, which the first rank has made: output_dir must be the same folder on all nodes",
         folder_);
   }
-  if (saves()) open_saver(about);
+  if (spec_.saves) open_saver(about);
 }
 
 // A run that was ended before its first save begins again. What it has measured is kept under another name.
@@ -404,23 +382,23 @@ void RunFiles::open_reports(int64_t steps_done) {
     env_.replace_file(path, text);
   });
   metrics_ = std::make_unique<MetricsWriter>(metrics);
-  if (!config_.use_tensorboard) return;
+  if (!spec_.tensorboard) return;
   tensorboard_ = std::make_unique<TensorBoardWriter>(
       folder_, goes_on_here() ? std::optional<int64_t>(steps_done + 1) : std::nullopt);
-  tensorboard_->hparams(hparams_of(config_));
+  tensorboard_->hparams(settings().hparams);
 }
 
 void RunFiles::start_wandb() {
-  const WandbMode mode = choose_wandb_mode(config_.wandb_mode);
+  const WandbMode mode = choose_wandb_mode(spec_.wandb.mode);
   if (!mode.note.empty()) log_info("W&B: {}", mode.note);
   if (mode.mode == "disabled") return;
   wandb_ = WandbFollower::start({.folder = fs::absolute(folder_).lexically_normal().string(),
                                  .mode = mode.mode,
-                                 .run_name = config_.run_name,
-                                 .project = config_.wandb_project,
-                                 .entity = config_.wandb_entity,
-                                 .wandb_run_name = config_.wandb_run_name,
-                                 .config = hparams_of(config_)});
+                                 .run_name = spec_.folders.run_name,
+                                 .project = spec_.wandb.project,
+                                 .entity = spec_.wandb.entity,
+                                 .wandb_run_name = spec_.wandb.run_name,
+                                 .config = settings().hparams});
 }
 
 void RunFiles::end_reports(int exit_code) {
@@ -430,11 +408,11 @@ void RunFiles::end_reports(int exit_code) {
 }
 
 void RunFiles::open_saver(const About& about) {
-  const std::string directory = checkpoint_directory(config_, fp8_);
+  const std::string directory = spec_.checkpoint_folder();
   CheckpointStore store(env_, directory);
   SaveOptions options{
-      .total_limit = config_.save_total_limit,
-      .in_background = config_.save_async,
+      .total_limit = spec_.save_total_limit,
+      .in_background = spec_.save_async,
       .best = best_loss_in(store),
       .texts =
           about.tokenizer.empty() ? std::vector<NamedText>() : read_tokenizer_texts(env_, about.tokenizer),

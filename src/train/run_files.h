@@ -6,16 +6,13 @@
 #include <string>
 
 #include "checkpoint/checkpoint_saver.h"
-#include "config/config.h"
+#include "plan/run_spec.h"
 #include "report/metrics.h"
 #include "report/run_parent.h"
 #include "report/tensorboard.h"
 #include "report/wandb_follower.h"
 
 namespace octet {
-
-// The settings of a run for TensorBoard's table of hyper-parameters and W&B's configuration.
-HParams hparams_of(const TrainConfig& config);
 
 // Which file a path leads to.
 struct FileIdentity {
@@ -27,11 +24,10 @@ struct FileIdentity {
 // before open().
 class RunFiles {
  public:
-  // `config` is the resolved one. `lock` is held already where the run's folder was there before. `checkpoint` is what
+  // `lock` is held already where the run's folder was there before. `checkpoint` is what
   // the run continues from, and outlives this.
-  RunFiles(Env& env, TrainConfig config, bool fp8, std::optional<RunLock> lock,
-           const std::optional<Checkpoint>& checkpoint)
-      : env_(env), config_(std::move(config)), fp8_(fp8), checkpoint_(checkpoint), lock_(std::move(lock)) {}
+  RunFiles(Env& env, FilesSpec spec, std::optional<RunLock> lock, const std::optional<Checkpoint>& checkpoint)
+      : env_(env), spec_(std::move(spec)), checkpoint_(checkpoint), lock_(std::move(lock)) {}
 
   // ConfigError where a folder cannot be written, or holds another run or its checkpoints: two runs would be mixed, and
   // old checkpoints pruned. Leaves nothing behind: it creates a file to see whether it can, and removes it.
@@ -59,9 +55,8 @@ class RunFiles {
   // ConfigError if this rank cannot see them.
   void join(const About& about, const std::string& run_name);
 
-  const TrainConfig& config() const {
-    return config_;
-  }  // what config.yaml holds; with its name once it is open
+  const std::string& run_name() const { return spec_.folders.run_name; }  // "" until a run without one is open
+  StoredSettings settings() const { return spec_.settings(run_name()); }  // what config.yaml holds
   const std::string& folder() const { return folder_; }
   // Of the records that were there before open(); empty for other ranks than the first.
   const EarlierTotals& earlier() const { return earlier_; }
@@ -82,10 +77,6 @@ class RunFiles {
 
  private:
   bool goes_on_here() const;
-  // A run with pretended ranks has nothing worth saving.
-  bool saves() const {
-    return config_.save_strategy != TrainConfig::Strategy::No && config_.pretend_ranks == 0;
-  }
   void take_free_name(const std::string& base);
   void refuse_if_taken() const;
   void open_under_lock(const About& about);
@@ -98,8 +89,7 @@ class RunFiles {
   void open_saver(const About& about);
 
   Env& env_;
-  TrainConfig config_;
-  bool fp8_;
+  FilesSpec spec_;
   const std::optional<Checkpoint>& checkpoint_;
   std::string folder_;
   std::string plan_json_;

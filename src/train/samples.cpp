@@ -3,48 +3,44 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "plan/memory_fit.h"
-#include "train/interval.h"
 
 namespace octet {
 
 Generator& Samples::generator() {
   if (!generator_) {
-    generator_ = std::make_unique<Generator>(model_, *stages_.device, *stages_.data.tokenizer, rows(),
-                                             sampling_length(stages_.config), stages_.data.data.chat());
+    generator_ = std::make_unique<Generator>(model_, *run_.device, *run_.data.tokenizer, spec().rows,
+                                             spec().length, run_.data.data.chat());
   }
   return *generator_;
 }
 
 void Samples::reserve() {
-  if (rows() == 0) return;
+  if (spec().rows == 0) return;
   try {
     generator();
   } catch (const Error& error) {
     // Samples at evaluations are a default: nobody has asked for them.
-    if (!stages_.config.samples_at_evaluations() || takes_exam()) throw;
+    if (!spec().at_evaluations || spec().takes_exam) throw;
     give_up(error);
   }
 }
 
 bool Samples::is_due(int64_t step, bool is_evaluated) const {
-  const TrainConfig& config = stages_.config;
-  if (failed_ || rows() == 0) return false;
-  if (config.samples_at_evaluations()) return is_evaluated;
+  if (failed_ || spec().rows == 0) return false;
+  if (spec().at_evaluations) return is_evaluated;
   // The last one is shown at the end.
-  return Interval{.steps = config.sample_steps}.is_due(step) && step + 1 < stages_.schedule.max_steps;
+  return Interval{.steps = spec().steps}.is_due(step) && step + 1 < run_.schedule().max_steps;
 }
 
 std::optional<std::string> Samples::make() {
-  const TrainConfig& config = stages_.config;
-  const SampleOptions options{.max_tokens = config.sample_tokens,
-                              .temperature = config.sample_temperature,
-                              .seed = static_cast<uint64_t>(config.seed),
-                              .stop = config.is_demo() ? "\n" : ""};
+  const SampleOptions options{.max_tokens = spec().tokens,
+                              .temperature = spec().temperature,
+                              .seed = run_.seed,
+                              .stop = run_.is_demo ? "\n" : ""};
   try {
     // A model of conversations is asked; others continue the text.
-    return fmt::format("{}{}{}", config.sample_prompt, stages_.data.data.chat() ? " -> " : "",
-                       generator().continue_prompt(config.sample_prompt, options));
+    return fmt::format("{}{}{}", spec().prompt, run_.data.data.chat() ? " -> " : "",
+                       generator().continue_prompt(spec().prompt, options));
   } catch (const Error& error) {
     give_up(error);
     return std::nullopt;
@@ -57,7 +53,7 @@ void Samples::give_up(const Error& error) {
 }
 
 void Samples::before() {
-  if (takes_exam()) exam_.before(generator());
+  if (spec().takes_exam) exam_.before(generator());
   if (shows_last()) before_ = make();
 }
 
@@ -66,7 +62,7 @@ std::optional<double> Samples::after(Console& console) {
     if (before_) console.print(fmt::format("\nbefore: {}", *before_));
     console.print(fmt::format("after:  {}", *text));
   }
-  if (!takes_exam()) return std::nullopt;
+  if (!spec().takes_exam) return std::nullopt;
   console.print(exam_.after(generator()));
   return exam_.score();
 }

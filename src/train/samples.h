@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "demo/demo_exam.h"
 #include "generate/generate.h"
-#include "plan/resolve.h"
+#include "plan/run_spec.h"
 #include "report/console.h"
 
 namespace octet {
@@ -15,7 +15,7 @@ namespace octet {
 // What a run shows of its model in words: samples of text, and the demo's exam.
 class Samples {
  public:
-  Samples(const ResolvedRun& stages, Transformer& model) : stages_(stages), model_(model) {}
+  Samples(const RunSpec& run, Transformer& model) : run_(run), model_(model) {}
 
   // Takes the memory of samples before training takes what is free. The run goes on without samples at evaluations that
   // do not fit.
@@ -35,12 +35,10 @@ class Samples {
   Generator& generator();
   void give_up(const Error& error);
   // Whether the run ends with a sample, next to what the model said at first.
-  bool shows_last() const { return stages_.config.sample_steps > 0 && rows() > 0; }
-  // Prompts at a time; 0: the run cannot or need not generate.
-  int64_t rows() const { return sampling_rows(stages_.config, stages_.plan.finetuning.sharding); }
-  bool takes_exam() const { return stages_.keys.is_demo() && rows() > 0; }
+  bool shows_last() const { return spec().steps > 0 && spec().rows > 0; }
+  const SampleSpec& spec() const { return run_.samples; }
 
-  const ResolvedRun& stages_;
+  const RunSpec& run_;
   Transformer& model_;
   std::unique_ptr<Generator> generator_;
   DemoExam exam_;

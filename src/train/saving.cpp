@@ -8,14 +8,9 @@
 
 namespace octet {
 
-Interval save_interval(const ResolvedRun& stages) {
-  const TrainConfig& keys = stages.keys;
-  return make_interval(keys.save_strategy, keys.save_steps, keys.saves_per_epoch, stages.steps_per_epoch());
-}
-
-int64_t kept_checkpoints(const ResolvedRun& stages) {
-  const Interval saves = save_interval(stages);
-  const int64_t steps = stages.schedule.max_steps, limit = stages.keys.save_total_limit;
+int64_t kept_checkpoints(const RunSpec& run) {
+  const Interval& saves = run.saving;
+  const int64_t steps = run.schedule().max_steps, limit = run.files.save_total_limit;
   // The last step is always saved.
   const int64_t saved = saves.count(steps) + (saves.is_due(steps - 1) ? 0 : 1);
   return limit > 0 ? std::min(saved, limit + 1) : saved;
@@ -26,9 +21,9 @@ void Saving::save(const TrainerState& state, std::optional<double> eval_loss) {
     log_warning("step {}: the evaluation loss is not finite; no checkpoint is saved", state.step);
     return;
   }
-  CheckpointSummary summary{.precision = stages_.plan.precision_label};
+  CheckpointSummary summary{.precision = run_.plan.precision_label};
   if (eval_loss) summary.loss = *eval_loss;
-  saver_->save(*stages_.device, model_, state, train_config_, summary);
+  saver_->save(*run_.device, model_, state, train_config_, summary);
   saved_step_ = state.step;
 }
 

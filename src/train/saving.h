@@ -4,33 +4,30 @@
 #include <string>
 
 #include "checkpoint/checkpoint_saver.h"
-#include "plan/resolve.h"
-#include "train/interval.h"
+#include "plan/run_spec.h"
 
 namespace octet {
 
-Interval save_interval(const ResolvedRun& stages);
 // How many checkpoints a run keeps at a time, with the one that is being written.
-int64_t kept_checkpoints(const ResolvedRun& stages);
+int64_t kept_checkpoints(const RunSpec& run);
 
 // When the state of a run is saved, and what happens where that fails.
 class Saving {
  public:
   // `saver` may be null: nothing is saved then. `train_config` is what a checkpoint holds of the configuration; the state
   // of `saved_step` is on disk already.
-  Saving(const ResolvedRun& stages, Transformer& model, CheckpointSaver* saver, std::string train_config,
+  Saving(const RunSpec& run, Transformer& model, CheckpointSaver* saver, std::string train_config,
          int64_t saved_step, HostChannel* host = nullptr)
-      : stages_(stages),
+      : run_(run),
         model_(model),
         saver_(saver),
         train_config_(std::move(train_config)),
-        interval_(save_interval(stages)),
         host_(host),
         saved_step_(saved_step) {}
 
   bool is_on() const { return saver_ != nullptr; }
   // After step number `step`, counted from 0.
-  bool is_due(int64_t step) const { return saver_ && interval_.is_due(step); }
+  bool is_due(int64_t step) const { return saver_ && run_.saving.is_due(step); }
   // `eval_loss` is that of this very state, where it was taken. A state whose evaluation is not finite is not saved.
   void save(const TrainerState& state, std::optional<double> eval_loss);
   // The state at the end of a run. False where it could not be saved.
@@ -53,11 +50,10 @@ class Saving {
   std::optional<CheckpointCost> last_cost() const { return saver_ ? saver_->last_cost() : std::nullopt; }
 
  private:
-  const ResolvedRun& stages_;
+  const RunSpec& run_;
   Transformer& model_;
   CheckpointSaver* saver_;
   std::string train_config_;
-  const Interval interval_;
   // Of a run of several ranks: they save together, so they decide together.
   HostChannel* host_;
   int64_t saved_step_;                  // the last step whose state is on disk or on its way

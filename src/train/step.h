@@ -2,22 +2,13 @@
 
 #include <vector>
 
-#include "config/schedule.h"
+#include "config/optimizer_options.h"
 #include "data/loading/loader.h"
 #include "model/objective.h"
 #include "model/transformer.h"
 #include "train/rank_sync.h"
 
 namespace octet {
-
-struct OptimizerOptions {
-  ScheduleConfig schedule;
-  float beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f;
-  float weight_decay = 0.1f;
-  float max_grad_norm = 1.0f;
-  uint64_t seed = 0;         // of stochastic rounding and dropout
-  float loraplus_ratio = 1;  // learning rate of the adapters' B over that of their A
-};
 
 struct StepResult {
   double loss = 0;     // of the objective: for NextToken the mean cross-entropy over all targets of the step

@@ -7,16 +7,16 @@
 
 namespace octet {
 
-StepLog::StepLog(const ResolvedRun& stages, RunFiles& files, Console& console, CostMeter& costs)
-    : stages_(stages),
+StepLog::StepLog(const RunSpec& run, RunFiles& files, Console& console, CostMeter& costs)
+    : run_(run),
       files_(files),
       console_(console),
       costs_(costs),
-      red_flags_({.warmup_steps = stages.schedule.warmup_steps,
-                  .uniform_loss = std::log(static_cast<double>(stages.model.config.vocab)),
-                  .learning_rate = stages.keys.learning_rate,
-                  .on_gpu = stages.device->capabilities().separate_memory,
-                  .cuda_graphs = records_graphs(stages)}) {}
+      red_flags_({.warmup_steps = run.schedule().warmup_steps,
+                  .uniform_loss = std::log(static_cast<double>(run.model.config.vocab)),
+                  .learning_rate = run.schedule().peak_lr,
+                  .on_gpu = run.device->capabilities().separate_memory,
+                  .cuda_graphs = run.records_graphs()}) {}
 
 // The ranks of a run see the same: the first one, which writes the metrics, speaks for all.
 void StepLog::add_flags(StepRecord& record, const std::vector<RedFlag>& flags, bool say) {
@@ -31,19 +31,19 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
                                 const Outcome& outcome) {
   StepRecord record;
   record.step = step + 1;
-  record.max_steps = stages_.schedule.max_steps;
+  record.max_steps = run_.schedule().max_steps;
   record.epoch = epoch;
   record.loss = result.loss;
-  if (stages_.keys.penalty_type != PenaltyKind::None) record.penalty = result.penalty;
+  if (run_.penalty.kind != PenaltyKind::None) record.penalty = result.penalty;
   record.lr = result.learning_rate;
   record.grad_norm = result.grad_norm;
   record.step_ms = 1e3 * seconds;
   record.tokens_per_second = static_cast<double>(result.tokens) / seconds;
   record.tokens = outcome.tokens;
-  record.precision = stages_.plan.precision_label;
-  if (stages_.keys.pretend_ranks > 0) record.precision += " (pretended ranks)";
+  record.precision = run_.plan.precision_label;
+  if (run_.ranks.pretended > 0) record.precision += " (pretended ranks)";
   record.skipped_steps = outcome.skipped_steps;
-  if (records_graphs(stages_)) record.graph_replays = stages_.device->graph_counts().replayed;
+  if (run_.records_graphs()) record.graph_replays = run_.device->graph_counts().replayed;
   record.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   record.data_wait_ms = result.data_wait_ms;
   const bool is_finite = !result.skipped && std::isfinite(result.loss);
@@ -72,12 +72,12 @@ StepRecord StepLog::make_record(const StepResult& result, int64_t step, double s
 }
 
 void StepLog::add_fp8_stats(StepRecord& record, Transformer& model) {
-  const std::vector<ScaleTable::Report> reports = model.scales().reports(*stages_.device);
+  const std::vector<ScaleTable::Report> reports = model.scales().reports(*run_.device);
   record.fp8_json = fp8_stats_json(reports);
   const MedianScales scales = median_scales(reports);
   record.fp8_fwd_scale = scales.forward;
   record.fp8_bwd_scale = scales.backward;
-  const Fp8Config& fp8 = stages_.plan.numerics.fp8;
+  const Fp8Config& fp8 = run_.plan.numerics.fp8;
   if (const std::string text = saturation_.look(reports, fp8); !text.empty())
     add_flags(record, red_flags_.saturation(text), false);
   if (fp8.recipe == Fp8Recipe::Delayed) add_flags(record, red_flags_.look(record.step, reports));

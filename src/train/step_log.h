@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plan/resolve.h"
+#include "plan/run_spec.h"
 #include "report/console.h"
 #include "train/cost_meter.h"
 #include "train/fp8_stats.h"
@@ -17,7 +17,7 @@ namespace octet {
 class StepLog {
  public:
   // `costs` may be empty until the first step.
-  StepLog(const ResolvedRun& stages, RunFiles& files, Console& console, CostMeter& costs);
+  StepLog(const RunSpec& run, RunFiles& files, Console& console, CostMeter& costs);
 
   // Of step number `step`, counted from 0, which `outcome` includes already.
   StepRecord make_record(const StepResult& result, int64_t step, double seconds, double epoch,
@@ -38,7 +38,7 @@ class StepLog {
   void file(StepRecord& record);
   void add_flags(StepRecord& record, const std::vector<RedFlag>& flags, bool say = true);
 
-  const ResolvedRun& stages_;
+  const RunSpec& run_;
   RunFiles& files_;
   Console& console_;
   CostMeter& costs_;

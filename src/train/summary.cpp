@@ -17,10 +17,10 @@ namespace octet {
 namespace {
 
 // By the program's name as it was called.
-std::string continue_command(const ResolvedRun& stages, const Outcome& outcome) {
-  const int64_t ranks = stages.plan.ranks();
+std::string continue_command(const RunSpec& run, const Outcome& outcome) {
+  const int64_t ranks = run.plan.ranks();
   return fmt::format("{} {}train --resume {}", program_invocation_name,
-                     ranks > 1 && stages.keys.pretend_ranks == 0 ? fmt::format("launch -n {} ", ranks) : "",
+                     ranks > 1 && run.ranks.pretended == 0 ? fmt::format("launch -n {} ", ranks) : "",
                      outcome.run_folder);
 }
 
@@ -42,19 +42,19 @@ std::string as_comments(const std::string& text) {
 
 }  // namespace
 
-PlanFacts plan_facts_of(const ResolvedRun& stages, const Transformer& model) {
-  PlanFacts facts{.model = stages.model.config.name,
-                  .parameters = stages.model.config.parameter_count(),
-                  .device = stages.device->description(),
-                  .precision = stages.plan.precision_label,
-                  .fallback = stages.plan.fallback_reason,
-                  .fp8_share = stages.plan.fp8_share,
-                  .memory_bytes = stages.plan.bytes(),
-                  .memory_limit = stages.plan.limit.bytes,
-                  .sequences_per_step = stages.plan.sequences_per_step(),
-                  .sequence_length = stages.plan.shape.length,
-                  .ranks = stages.plan.ranks(),
-                  .max_steps = stages.schedule.max_steps};
+PlanFacts plan_facts_of(const RunSpec& run, const Transformer& model) {
+  PlanFacts facts{.model = run.model.config.name,
+                  .parameters = run.model.config.parameter_count(),
+                  .device = run.device->description(),
+                  .precision = run.plan.precision_label,
+                  .fallback = run.plan.fallback_reason,
+                  .fp8_share = run.plan.fp8_share,
+                  .memory_bytes = run.plan.bytes(),
+                  .memory_limit = run.plan.limit.bytes,
+                  .sequences_per_step = run.plan.sequences_per_step(),
+                  .sequence_length = run.plan.shape.length,
+                  .ranks = run.plan.ranks(),
+                  .max_steps = run.schedule().max_steps};
   const std::vector<WorkShare> shares = work_shares(model);
   double all = 0;
   for (const WorkShare& share : shares) all += share.flops;
@@ -64,7 +64,7 @@ PlanFacts plan_facts_of(const ResolvedRun& stages, const Transformer& model) {
   return facts;
 }
 
-std::string summary_text(const ResolvedRun& stages, const Outcome& outcome) {
+std::string summary_text(const RunSpec& run, const Outcome& outcome) {
   Table table({{"summary"}, {""}});
   const auto arrow = [](const std::optional<double>& before, const std::optional<double>& after,
                         const char* format) {
@@ -72,7 +72,7 @@ std::string summary_text(const ResolvedRun& stages, const Outcome& outcome) {
     const std::string was = before ? fmt::format(fmt::runtime(format), *before) : now;
     return was == now ? now : fmt::format("{} -> {}", was, now);
   };
-  table.add_row({"steps", fmt::format("{} of {}{}", outcome.steps, stages.schedule.max_steps,
+  table.add_row({"steps", fmt::format("{} of {}{}", outcome.steps, run.schedule().max_steps,
                                       outcome.stopped ? " (stopped on request)" : "")});
   if (outcome.steps > 0)
     table.add_row({"training loss", arrow(outcome.first_loss, outcome.last_loss, "{:.4f}")});
@@ -92,26 +92,26 @@ std::string summary_text(const ResolvedRun& stages, const Outcome& outcome) {
     table.add_row({"energy", fmt::format("{:.3g} kWh, {:.3g} J per 1,000 tokens", joules / 3.6e6,
                                          1e3 * joules / static_cast<double>(outcome.tokens))});
   }
-  if (const double price = stages.keys.price_per_hour; price > 0) {
+  if (const double price = run.log.price_per_hour; price > 0) {
     const double hours = outcome.device_seconds / 3600;
     table.add_row(
         {"cost",
          fmt::format(
              "{} ({:.3g} {} hours at {})",
              price * hours < 1 ? fmt::format("{:.3g}", price * hours) : fmt::format("{:.2f}", price * hours),
-             hours, stages.device->capabilities().separate_memory ? "GPU" : "device", price)});
+             hours, run.device->capabilities().separate_memory ? "GPU" : "device", price)});
   }
   if (!outcome.red_flags.empty())
     table.add_row({"red flags", fmt::format("{}", fmt::join(outcome.red_flags, ", "))});
-  if (records_graphs(stages)) {
-    const GraphCounts counts = stages.device->graph_counts();
+  if (run.records_graphs()) {
+    const GraphCounts counts = run.device->graph_counts();
     table.add_row({"CUDA graphs", fmt::format("{} of {} parts of micro-steps replayed", counts.replayed,
                                               counts.replayed + counts.plain)});
   }
-  if (const std::string packing = packing_text(stages.keys, stages.data.data); !packing.empty())
+  if (const std::string packing = packing_text(run.loading, run.data.data); !packing.empty())
     table.add_row({"packing", packing});
   table.add_row({"memory", human_bytes(static_cast<double>(outcome.allocated_bytes))});
-  table.add_row({"precision", stages.plan.precision_label});
+  table.add_row({"precision", run.plan.precision_label});
   table.add_row({"files", outcome.run_folder});
   if (!outcome.checkpoints.empty()) table.add_row({"checkpoints", outcome.checkpoints});
   if (outcome.save) {
@@ -121,13 +121,13 @@ std::string summary_text(const ResolvedRun& stages, const Outcome& outcome) {
                                outcome.save->wait_ms, outcome.save->write_seconds)});
   }
   if ((outcome.stopped || outcome.save_failed) && outcome.save)
-    table.add_row({"continue with", continue_command(stages, outcome)});
+    table.add_row({"continue with", continue_command(run, outcome)});
   return table.str();
 }
 
-std::string what_next_text(const ResolvedRun& stages, const Outcome& outcome) {
+std::string what_next_text(const RunSpec& run, const Outcome& outcome) {
   constexpr int kSteps = 100;
-  const bool was_fp8 = stages.plan.is_fp8();
+  const bool was_fp8 = run.plan.is_fp8();
   const double step = outcome.seconds / static_cast<double>(outcome.steps - outcome.first_step);
   const std::string time = fmt::format("about {:.0f} s", std::ceil(kSteps * step));
   return fmt::format(
@@ -140,15 +140,15 @@ std::string what_next_text(const ResolvedRun& stages, const Outcome& outcome) {
       "  {0} plan --model_preset llama-3.2-1b --gpu h200    what a real model needs\n"
       "  {0} train --help    list all keys\n",
       program_invocation_name, outcome.run_folder, was_fp8 ? "bf16" : "fp8", kSteps, was_fp8 ? "BF16" : "FP8",
-      time, stages.keys.output_dir);
+      time, run.files.folders.output_dir);
 }
 
-std::string dry_run_text(const ResolvedRun& stages) {
-  const Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device,
-                          stages.plan.finetuning);
-  return fmt::format("{}\n{}", to_yaml(stages.config),
-                     as_comments(fmt::format("{}\n{}\n{}", overview_text(stages), coverage_text(model),
-                                             schedule_text(stages.schedule))));
+std::string dry_run_text(const RunSpec& run) {
+  const Transformer model(run.model.config, run.plan.shape, run.plan.numerics, *run.device,
+                          run.plan.finetuning);
+  return fmt::format("{}\n{}", run.files.settings(run.files.folders.run_name).yaml,
+                     as_comments(fmt::format("{}\n{}\n{}", overview_text(run), coverage_text(model),
+                                             schedule_text(run.schedule()))));
 }
 
 }  // namespace octet

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/resolve.h"
+#include "plan/run_spec.h"
 #include "report/plan_facts.h"
 #include "report/step_record.h"
 
@@ -18,6 +18,7 @@ struct Outcome {
   bool save_failed = false;  // it ended for that reason, or its end could not be saved
   double first_loss = 0, last_loss = 0;
   std::optional<double> first_eval, last_eval, best_eval;
+  int64_t last_eval_step = -1;
   std::string start;         // how long it took until the first step, and what took long
   double seconds = 0;        // in training steps
   int64_t tokens = 0;        // since the first step
@@ -35,12 +36,12 @@ struct Outcome {
 };
 
 // What plan.json of the run holds. `model` is planned as the run is.
-PlanFacts plan_facts_of(const ResolvedRun& stages, const Transformer& model);
-std::string summary_text(const ResolvedRun& stages, const Outcome& outcome);
+PlanFacts plan_facts_of(const RunSpec& run, const Transformer& model);
+std::string summary_text(const RunSpec& run, const Outcome& outcome);
 // Shown after the demo: what takes seconds, and is something else than what was just run. Commands use the program's name
 // as it was called.
-std::string what_next_text(const ResolvedRun& stages, const Outcome& outcome);
+std::string what_next_text(const RunSpec& run, const Outcome& outcome);
 // The configuration, and the plan as comments: the output is a valid configuration file.
-std::string dry_run_text(const ResolvedRun& stages);
+std::string dry_run_text(const RunSpec& run);
 
 }  // namespace octet

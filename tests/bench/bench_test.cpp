@@ -59,8 +59,8 @@ TEST_F(BenchPlan, TheHighestLevelOfRecomputationThatOneNeedsIsThatOfAll) {
   const Checkpointing needed = plan_bench({&variants[1], 1}).front().plan.shape.checkpointing;
   ASSERT_GT(needed, Checkpointing::None);
   EXPECT_EQ(plan_bench({&variants[0], 1}).front().plan.shape.checkpointing, Checkpointing::None);
-  const std::vector<BenchRun> runs = plan_bench(variants);
-  for (const BenchRun& run : runs) {
+  const std::vector<RunSpec> runs = plan_bench(variants);
+  for (const RunSpec& run : runs) {
     EXPECT_EQ(run.plan.shape.checkpointing, needed);
     EXPECT_EQ(run.plan.shape.rows, 8);
   }
@@ -74,11 +74,11 @@ TEST_F(BenchPlan, TheSmallestAutomaticBatchIsThatOfAll) {
   const int64_t most = plan_bench({&variants[0], 1}).front().plan.shape.rows;
   const int64_t fewest = plan_bench({&variants[1], 1}).front().plan.shape.rows;
   ASSERT_LT(fewest, most);
-  for (const BenchRun& run : plan_bench(variants)) EXPECT_EQ(run.plan.shape.rows, fewest);
+  for (const RunSpec& run : plan_bench(variants)) EXPECT_EQ(run.plan.shape.rows, fewest);
   // A target is reached by all in the same micro-batches.
   set([&](TrainConfig& config) { config.target_effective_batch_size = most * fewest; });
   ASSERT_EQ(plan_bench({&variants[0], 1}).front().plan.shape.rows, most);
-  for (const BenchRun& run : plan_bench(variants)) {
+  for (const RunSpec& run : plan_bench(variants)) {
     EXPECT_EQ(run.plan.shape.rows, fewest);
     EXPECT_EQ(run.plan.accumulation, most);
   }
@@ -94,12 +94,10 @@ TEST_F(BenchPlan, AVariantThatCannotRunIsNamedBeforeAnyIsMeasured) {
   EXPECT_THAT(refusal<Error>(), HasSubstr("variant delayed: [fp8] require_fp8 is set"));
 }
 
-// A GPU without kernels for mxfp8 runs delayed: the plan says so, not the configuration.
 TEST_F(BenchPlan, TheResultNamesTheRecipeThatRan) {
   set([](TrainConfig& config) { config.max_seq_length = 16; });
-  BenchRun run = plan_bench({&variants[1], 1}).front();
-  run.config.fp8_recipe = Fp8Recipe::Mxfp8;
-  EXPECT_EQ(bench(run, {.warmup = 1, .steps = 1}).recipe, "delayed");
+  variants[1].config.fp8_recipe = Fp8Recipe::Current;
+  EXPECT_EQ(bench(plan_bench({&variants[1], 1}).front(), {.warmup = 1, .steps = 1}).recipe, "current");
 }
 
 TEST_F(BenchPlan, WhatIsWrongWithAllOfThemIsSaidOnce) {

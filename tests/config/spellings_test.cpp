@@ -4,7 +4,6 @@
 #include "config/config.h"
 #include "support/captured_log.h"
 #include "support/process.h"
-#include "train/interval.h"
 
 // How people write keys and values who come from other programs.
 
@@ -15,7 +14,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Strategy = TrainConfig::Strategy;
 
 TrainConfig from_flags(std::vector<std::string> words) {
   std::vector<std::string> errors;

@@ -39,7 +39,7 @@ std::vector<int32_t> first_tokens(const std::string& path, const std::vector<Key
   const TrainConfig keys = load_train_config("", flags);
   const DataChoice data = open_data(keys, choose_model(keys));
   EXPECT_EQ(data.sequences, sequences);
-  const std::unique_ptr<BatchSource> loader = make_train_loader(keys, data, 1);
+  const std::unique_ptr<BatchSource> loader = make_train_loader(loading_options(keys), data, 1);
   std::vector<int32_t> tokens;
   Batch batch;
   for (int i = 0; i < count; ++i) {
@@ -111,7 +111,7 @@ TEST(DataStage, HashesTellOtherFilesApart) {
                 {.name = "dataset", .values = {folder.path() + "/train.txt"}, .place = ""},
                 {.name = "eval_dataset", .values = {folder.path() + "/eval.txt"}, .place = ""},
                 {.name = "max_seq_length", .values = {"8"}, .place = ""}});
-    return data_hashes(keys, open_data(keys, choose_model(keys)));
+    return data_hashes(loading_options(keys), open_data(keys, choose_model(keys)));
   };
   const std::string text(100, 'a'), other = text + "b";
   const DataHashes usual = hashes(text, text);

@@ -105,11 +105,11 @@ struct Resolve : testing::Test {
       EXPECT_EQ(run.model.tokenizer, trained.model.tokenizer);
       if (plan >= Wanted::Plan::MayNotFit && !shares_alone) expect_same_plan(run.plan, trained.plan);
       if (!has_schedule) continue;
-      EXPECT_EQ(run.schedule.max_steps, trained.schedule.max_steps);
-      EXPECT_EQ(run.schedule.warmup_steps, trained.schedule.warmup_steps);
-      EXPECT_EQ(run.schedule.decay_steps, trained.schedule.decay_steps);
-      EXPECT_EQ(run.schedule.peak_lr, trained.schedule.peak_lr);
-      EXPECT_EQ(run.schedule.min_lr_ratio, trained.schedule.min_lr_ratio);
+      EXPECT_EQ(run.schedule().max_steps, trained.schedule().max_steps);
+      EXPECT_EQ(run.schedule().warmup_steps, trained.schedule().warmup_steps);
+      EXPECT_EQ(run.schedule().decay_steps, trained.schedule().decay_steps);
+      EXPECT_EQ(run.schedule().peak_lr, trained.schedule().peak_lr);
+      EXPECT_EQ(run.schedule().min_lr_ratio, trained.schedule().min_lr_ratio);
     }
   }
   void expect_alike(Flags flags) {
@@ -235,8 +235,8 @@ TEST_F(Resolve, LooksOnlyAtWhatIsWanted) {
   const ResolvedRun run = resolve(keys, Wanted::by_lr(keys));
   EXPECT_FALSE(run.device);
   EXPECT_EQ(run.model.config.layers, ModelConfig{}.layers);
-  EXPECT_EQ(run.schedule.max_steps, 20);
-  EXPECT_EQ(run.schedule.peak_lr, 1e-5) << "a model that is named is taken to have weights";
+  EXPECT_EQ(run.schedule().max_steps, 20);
+  EXPECT_EQ(run.schedule().peak_lr, 1e-5) << "a model that is named is taken to have weights";
 
   const TrainConfig large = load_plan_config(
       "", settings_of({{"model_preset", "llama-tiny"}, {"device_memory_limit_gb", "0.001"}, {"dataset", "x"}}));

@@ -279,7 +279,7 @@ TEST_F(Stages, TheResolvedConfigurationHasWhatTheStagesFound) {
   EXPECT_EQ(stages.config.per_device_train_batch_size, stages.plan.shape.rows);
   EXPECT_EQ(stages.config.gradient_accumulation_steps * stages.config.per_device_train_batch_size, 32);
   EXPECT_EQ(stages.config.gradient_checkpointing, TrainConfig::Checkpointing::None);
-  EXPECT_EQ(stages.config.max_steps, stages.schedule.max_steps);
+  EXPECT_EQ(stages.config.max_steps, stages.schedule().max_steps);
   EXPECT_EQ(stages.config.max_steps, (3 * stages.data.sequences + 31) / 32);
   // The keys are as they were given.
   EXPECT_EQ(stages.keys.tokenizer, "bytes");

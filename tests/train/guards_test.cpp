@@ -148,7 +148,7 @@ TEST(NonFiniteGradients, TheLastWordsAreWholeSentences) {
 
 TEST(NonFiniteGradients, TheLearningRateIsNotBlamedForWhatItCannotChange) {
   NotFiniteEnd end{
-      .steps_in_a_row = 2, .step = 2, .was_trained = false, .learning_rate = 0.01, .penalty_weight = 1e38};
+      .steps_in_a_row = 2, .step = 2, .was_trained = false, .learning_rate = 0.01, .penalty_weight = 1e38f};
   EXPECT_EQ(
       no_finite_gradient_text(end),
       "2 steps in a row up to step 2 had no finite gradient. No step has changed the weights yet, so "

@@ -26,7 +26,7 @@ using testing::IsEmpty;
 struct RunFilesSpace : Resume {
   void check(int64_t bytes, int64_t kept, const Settings& changes = {}) {
     const std::optional<Checkpoint> none;
-    RunFiles(posix_env(), config("run", changes), true, std::nullopt, none).check_space(bytes, kept);
+    RunFiles(posix_env(), files_spec(config("run", changes), true), std::nullopt, none).check_space(bytes, kept);
   }
   CapturedLog log;
 };
@@ -94,7 +94,7 @@ TEST_F(RunFilesSpace, ThePlanKnowsTheSizeOfACheckpoint) {
 
 struct RunFilesFolder : Resume {
   RunFiles files(const Settings& changes = {}) {
-    return {posix_env(), config("run", changes), true, std::nullopt, none};
+    return {posix_env(), files_spec(config("run", changes), true), std::nullopt, none};
   }
   static StepRecord record(int64_t step) {
     StepRecord record;

@@ -19,7 +19,7 @@ TEST_F(SamplesOfARun, ThoseThatCannotBeMadeEndARunOnlyIfTheyWereAskedFor) {
     const ResolvedRun stages = resolve(config("run", {{"sample_steps", steps}}), Wanted::by_train());
     Transformer model(stages.model.config, stages.plan.shape, stages.plan.numerics, *stages.device);
     Samples samples(stages, model);
-    if (stages.config.samples_at_evaluations()) {
+    if (stages.samples.at_evaluations) {
       EXPECT_TRUE(samples.is_due(3, true));
       samples.reserve();
       EXPECT_THAT(log.messages, testing::Contains(testing::HasSubstr("no samples from here on")));

@@ -1,4 +1,4 @@
-#include "train/interval.h"
+#include "config/interval.h"
 
 #include <gtest/gtest.h>
 

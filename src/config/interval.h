@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "config/config.h"
-
 namespace octet {
 
 // When something happens that a run does again and again: evaluations and checkpoints.
@@ -25,11 +23,13 @@ struct Interval {
   }
 };
 
+// How users say it.
+enum class Strategy { Steps, Epoch, No };
+
 // `steps_per_epoch`: of one pass over the training data.
-inline Interval make_interval(TrainConfig::Strategy strategy, int64_t steps, int64_t per_epoch,
-                              double steps_per_epoch) {
-  if (strategy == TrainConfig::Strategy::No) return {};
-  if (strategy == TrainConfig::Strategy::Steps) return {.steps = steps};
+inline Interval make_interval(Strategy strategy, int64_t steps, int64_t per_epoch, double steps_per_epoch) {
+  if (strategy == Strategy::No) return {};
+  if (strategy == Strategy::Steps) return {.steps = steps};
   // An interval is at least a step.
   return {.epoch_steps = std::max(1.0, steps_per_epoch / static_cast<double>(per_epoch))};
 }
