@@ -239,4 +239,61 @@ int print_help(const CommandLine& line) {
   return kExitDone;
 }
 
+CommandReader::CommandReader(std::string_view name, std::string_view summary) {
+  line.name = name;
+  line.summary = summary;
+}
+CommandReader::CommandReader(const CommandReader&) = default;
+CommandReader::~CommandReader() = default;
+
+void CommandReader::add_word(Positional positional, size_t offset) {
+  line.words.push_back(std::move(positional));
+  words_.push_back(offset);
+}
+
+void CommandReader::add_words(Positional positional, size_t offset) {
+  positional.many = true;
+  add_word(std::move(positional), offset);
+}
+
+void CommandReader::add_run_arguments(RunKeys kind, size_t offset) {
+  line.run_keys = kind;
+  line.words = {config_file_word()};
+  run_ = offset;
+}
+
+void CommandReader::add_run_settings(size_t offset) {
+  line.run_keys = RunKeys::Taken;
+  line.own_words = true;
+  run_ = offset;
+}
+
+void CommandReader::read_into(void* options, const KeyTableBase& keys, const ParsedLine& parsed) const {
+  char* const begin = static_cast<char*>(options);
+  for (const KeyAssignment& assignment : parsed.own) keys.set_in(options, assignment.index, assignment.value);
+  if (run_) *reinterpret_cast<RunArguments*>(begin + *run_) = parsed.run;
+  std::span<const std::string> rest = parsed.words;
+  for (size_t i = 0; i < words_.size(); ++i) {
+    if (line.words[i].many) {
+      reinterpret_cast<std::vector<std::string>*>(begin + words_[i])->assign(rest.begin(), rest.end());
+      rest = {};
+    } else if (!rest.empty()) {
+      *reinterpret_cast<std::string*>(begin + words_[i]) = rest.front();
+      rest = rest.subspan(1);
+    }
+  }
+}
+
+Command CommandReader::make_command(const CommandLine& line, std::function<int(ParsedLine& parsed)> run) {
+  return {line, [line, run = std::move(run)](std::span<const std::string> arguments) {
+            ParsedLine parsed = parse_command_line(line, arguments);
+            return parsed.help ? print_help(line) : run(parsed);
+          }};
+}
+
+void CommandReader::finish(const ParsedLine& parsed) {
+  throw_errors(parsed);
+  log_notes(parsed.notes);
+}
+
 }  // namespace octet

@@ -1,9 +1,11 @@
 #pragma once
 
-#include <algorithm>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,77 +76,77 @@ struct Command {
   std::function<int(std::span<const std::string> arguments)> run;
 };
 
+// The part of CommandBuilder that does not depend on the struct, whose members it knows by their places.
+class CommandReader {
+ public:
+  CommandReader(std::string_view name, std::string_view summary);
+  CommandReader(const CommandReader&);
+  ~CommandReader();
+
+  CommandLine line;  // usage, about and notes are set directly
+
+ protected:
+  void add_word(Positional positional, size_t offset);
+  void add_words(Positional positional, size_t offset);
+  void add_run_arguments(RunKeys kind, size_t offset);
+  void add_run_settings(size_t offset);
+
+  // Writes what the call gives into a struct with the default values.
+  void read_into(void* options, const KeyTableBase& keys, const ParsedLine& parsed) const;
+  // Parses the words, and calls `run` unless help was asked for.
+  static Command make_command(const CommandLine& line, std::function<int(ParsedLine& parsed)> run);
+  static void finish(const ParsedLine& parsed);  // throws the errors, logs the notes
+
+ private:
+  std::vector<size_t> words_;  // where line.words go, except CONFIG.yaml
+  std::optional<size_t> run_;
+};
+
 // Describes a command whose values land in a struct, and makes the Command that reads them and runs it.
 template <class Options>
-class CommandBuilder {
+class CommandBuilder : public CommandReader {
  public:
-  CommandBuilder(std::string name, std::string summary) {
-    line.name = std::move(name);
-    line.summary = std::move(summary);
+  using Check = void (*)(const Options&, std::vector<std::string>& errors);
+
+  CommandBuilder(std::string_view name, std::string_view summary) : CommandReader(name, summary) {
     keys.group("Flags");
   }
 
-  CommandLine line;  // usage, about and notes are set directly
   KeyTable<Options> keys;
 
   void word(std::string Options::*member, Positional positional) {
-    line.words.push_back(std::move(positional));
-    writers_.push_back([member](Options& options, std::span<const std::string> given) {
-      if (!given.empty()) options.*member = given.front();
-    });
+    add_word(std::move(positional), offset_of(member));
   }
   void words(std::vector<std::string> Options::*member, Positional positional) {
-    positional.many = true;
-    line.words.push_back(std::move(positional));
-    writers_.push_back([member](Options& options, std::span<const std::string> given) {
-      (options.*member).assign(given.begin(), given.end());
-    });
+    add_words(std::move(positional), offset_of(member));
   }
   void run_arguments(RunArguments Options::*member, RunKeys kind = RunKeys::Taken) {
-    line.run_keys = kind;
-    line.words = {config_file_word()};
-    write_run_ = [member](Options& options, const RunArguments& run) { options.*member = run; };
+    add_run_arguments(kind, offset_of(member));
   }
   // Keys of 'octet train' for a command with words of its own.
-  void run_settings(RunArguments Options::*member) {
-    line.run_keys = RunKeys::Taken;
-    line.own_words = true;
-    write_run_ = [member](Options& options, const RunArguments& run) { options.*member = run; };
-  }
+  void run_settings(RunArguments Options::*member) { add_run_settings(offset_of(member)); }
   // Adds errors about values that are valid one by one but not together.
-  void check(std::function<void(const Options&, std::vector<std::string>& errors)> function) {
-    check_ = std::move(function);
-  }
+  void check(Check function) { check_ = function; }
 
   Command command(int (*run)(const Options&)) {
     line.keys.assign(keys.keys().begin(), keys.keys().end());
-    return {line, [builder = *this, run](std::span<const std::string> arguments) {
-              const ParsedLine parsed = parse_command_line(builder.line, arguments);
-              return parsed.help ? print_help(builder.line) : run(builder.options_from(parsed));
-            }};
+    return make_command(line, [builder = std::make_shared<const CommandBuilder>(*this), run](ParsedLine& parsed) {
+      Options options;
+      builder->read_into(&options, builder->keys, parsed);
+      if (builder->check_ && !parsed.has_unknown) builder->check_(options, parsed.errors);
+      finish(parsed);
+      return run(options);
+    });
   }
 
  private:
-  Options options_from(ParsedLine parsed) const {
-    Options options;
-    for (const KeyAssignment& assignment : parsed.own) keys.set(options, assignment.index, assignment.value);
-    if (write_run_) write_run_(options, parsed.run);
-    std::span<const std::string> rest = parsed.words;
-    for (size_t i = 0; i < writers_.size(); ++i) {
-      const size_t count = line.words[i].many ? rest.size() : std::min<size_t>(1, rest.size());
-      writers_[i](options, rest.first(count));
-      rest = rest.subspan(count);
-    }
-    if (check_ && !parsed.has_unknown) check_(options, parsed.errors);
-    throw_errors(parsed);
-    log_notes(parsed.notes);
-    return options;
+  template <class T>
+  static size_t offset_of(T Options::*member) {
+    const Options options;
+    return static_cast<size_t>(reinterpret_cast<const char*>(&(options.*member)) - reinterpret_cast<const char*>(&options));
   }
 
-  std::vector<std::function<void(Options&, std::span<const std::string>)>>
-      writers_;  // as line.words, except CONFIG.yaml
-  std::function<void(Options&, const RunArguments&)> write_run_;
-  std::function<void(const Options&, std::vector<std::string>&)> check_;
+  Check check_ = nullptr;
 };
 
 }  // namespace octet

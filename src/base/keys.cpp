@@ -31,39 +31,39 @@ Key& Key::at_most(double value) {
 Key& Key::below(double value) {
   return max = value, max_open = true, *this;
 }
-Key& Key::alias(std::string alias_name) {
-  return aliases.push_back({std::move(alias_name), {}}), *this;
+Key& Key::alias(std::string_view alias_name) {
+  return aliases.push_back({std::string(alias_name), {}}), *this;
 }
-Key& Key::bool_alias(std::string alias_name, std::string when_true, std::string when_false) {
-  aliases.push_back({std::move(alias_name), {{true, std::move(when_true)}, {false, std::move(when_false)}}});
+Key& Key::bool_alias(std::string_view alias_name, std::string_view when_true, std::string_view when_false) {
+  aliases.push_back({std::string(alias_name), {{true, std::string(when_true)}, {false, std::string(when_false)}}});
   return *this;
 }
-Key& Key::bool_or_value_alias(std::string alias_name, std::string when_true, std::string when_false) {
-  bool_alias(std::move(alias_name), std::move(when_true), std::move(when_false));
+Key& Key::bool_or_value_alias(std::string_view alias_name, std::string_view when_true, std::string_view when_false) {
+  bool_alias(alias_name, when_true, when_false);
   return aliases.back().takes_values = true, *this;
 }
-Key& Key::also(const std::string& choice, std::vector<std::string> spellings) {
-  for (std::string& spelling : spellings) value_aliases.emplace_back(std::move(spelling), choice);
+Key& Key::also(std::string_view choice, std::initializer_list<std::string_view> spellings) {
+  for (const std::string_view spelling : spellings) value_aliases.emplace_back(spelling, choice);
   return *this;
 }
-Key& Key::refuse(std::vector<std::string> spellings, const std::string& reason) {
-  for (std::string& spelling : spellings) refused_values.emplace_back(std::move(spelling), reason);
+Key& Key::refuse(std::initializer_list<std::string_view> spellings, std::string_view reason) {
+  for (const std::string_view spelling : spellings) refused_values.emplace_back(spelling, reason);
   return *this;
 }
-Key& Key::value_if_alone(std::string value_alone) {
-  return alone = std::move(value_alone), *this;
+Key& Key::value_if_alone(std::string_view value_alone) {
+  return alone = value_alone, *this;
 }
-Key& Key::bools(std::string when_true, std::string when_false) {
-  return bool_choices = {{true, std::move(when_true)}, {false, std::move(when_false)}}, *this;
+Key& Key::bools(std::string_view when_true, std::string_view when_false) {
+  return bool_choices = {{true, std::string(when_true)}, {false, std::string(when_false)}}, *this;
 }
-Key& Key::note(std::string text) {
-  return default_note = std::move(text), *this;
+Key& Key::note(std::string_view text) {
+  return default_note = text, *this;
 }
 Key& Key::not_dumped() {
   return transient = true, *this;
 }
-Key& Key::value(std::string name_in_help) {
-  return value_name = std::move(name_in_help), *this;
+Key& Key::value(std::string_view name_in_help) {
+  return value_name = name_in_help, *this;
 }
 Key& Key::short_flag(char letter) {
   return short_name = letter, *this;

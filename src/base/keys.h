@@ -1,8 +1,8 @@
 #pragma once
 
-#include <cassert>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <span>
 #include <string>
@@ -67,16 +67,16 @@ struct Key {
   Key& above(double value);
   Key& at_most(double value);
   Key& below(double value);
-  Key& alias(std::string alias_name);
-  Key& bool_alias(std::string alias_name, std::string when_true, std::string when_false);
-  Key& bool_or_value_alias(std::string alias_name, std::string when_true, std::string when_false);
-  Key& also(const std::string& choice, std::vector<std::string> spellings);
-  Key& refuse(std::vector<std::string> spellings, const std::string& reason);
-  Key& bools(std::string when_true, std::string when_false);
-  Key& value_if_alone(std::string value_alone);
-  Key& note(std::string text);
+  Key& alias(std::string_view alias_name);
+  Key& bool_alias(std::string_view alias_name, std::string_view when_true, std::string_view when_false);
+  Key& bool_or_value_alias(std::string_view alias_name, std::string_view when_true, std::string_view when_false);
+  Key& also(std::string_view choice, std::initializer_list<std::string_view> spellings);
+  Key& refuse(std::initializer_list<std::string_view> spellings, std::string_view reason);
+  Key& bools(std::string_view when_true, std::string_view when_false);
+  Key& value_if_alone(std::string_view value_alone);
+  Key& note(std::string_view text);
   Key& not_dumped();
-  Key& value(std::string name_in_help);
+  Key& value(std::string_view name_in_help);
   Key& short_flag(char letter);
   Key& must_be_given();
   Key& repeatable();
@@ -164,110 +164,123 @@ std::string keys_markdown(std::span<const Key> keys);  // grouped tables
 KeyScalar scalar_of(const KeyValue& value);
 KeyValue value_of(const KeyScalar& scalar);
 
-template <class Config>
-class KeyTable {
+// The part of KeyTable that does not depend on the struct. A member is known by its place in the struct, so that a command
+// with many keys compiles quickly.
+class KeyTableBase {
  public:
-  // The keys that follow belong to this group.
-  void group(std::string name) { group_ = std::move(name); }
+  KeyTableBase();
+  KeyTableBase(const KeyTableBase& other);
+  KeyTableBase& operator=(const KeyTableBase& other);
+  ~KeyTableBase();
 
+  // The keys that follow belong to this group.
+  void group(std::string_view name) { group_ = name; }
+
+  std::span<const Key> keys() const { return keys_; }
+  // By name, which must be a key of the table.
+  size_t index_of(std::string_view name) const;
+
+  // `config` points to the struct that the table is for.
+  void set_in(void* config, size_t index, const KeyValue& value) const;
+  KeyValue get_from(const void* config, size_t index) const;
+  KeyItem changed_from(const void* config) const;
+
+ protected:
+  struct EnumAccess {
+    void (*set)(void* member, size_t enumerator);
+    size_t (*get)(const void* member);
+  };
+  // Of a std::vector of items.
+  struct ListAccess {
+    void (*clear)(void* list);
+    void* (*append)(void* list);  // returns the new item
+    size_t (*size)(const void* list);
+    const void* (*at)(const void* list, size_t index);
+  };
+
+  // `member` belongs to `defaults`, a struct with the default values.
+  Key& add_member(std::string_view name, std::string_view help, const void* defaults, const bool* member);
+  Key& add_member(std::string_view name, std::string_view help, const void* defaults, const int64_t* member);
+  Key& add_member(std::string_view name, std::string_view help, const void* defaults, const double* member);
+  Key& add_member(std::string_view name, std::string_view help, const void* defaults, const std::string* member);
+  Key& add_member(std::string_view name, std::string_view help, const void* defaults,
+                  const std::vector<std::string>* member);
+  Key& add_enum(std::string_view name, std::string_view help, const void* defaults, const void* member,
+                std::vector<std::string> choices, EnumAccess access);
+  Key& add_items(std::string_view name, std::string_view help, const void* defaults, const void* member,
+                 const KeyTableBase& items, ListAccess access);
+  static std::vector<std::string> strings(std::initializer_list<std::string_view> texts);
+
+ private:
+  struct Member {
+    size_t offset = 0;
+    std::function<void(void* member, const KeyValue& value)> set;
+    std::function<KeyValue(const void* member)> get;
+  };
   template <class T>
-  Key& add(std::string name, T Config::*member, std::string help) {
-    Key& key = add_key(std::move(name), std::move(help), Config{}.*member);
-    setters_.push_back(
-        [member](Config& config, const KeyValue& value) { config.*member = std::get<T>(value); });
-    getters_.push_back([member](const Config& config) { return KeyValue(config.*member); });
-    return key;
+  Key& add_plain(std::string_view name, std::string_view help, const void* defaults, const T* member);
+  Key& add_key(std::string_view name, std::string_view help, Member member, const void* defaults);
+
+  std::string group_;
+  std::vector<Key> keys_;
+  std::vector<Member> members_;  // of the keys
+};
+
+template <class Config>
+class KeyTable : public KeyTableBase {
+ public:
+  template <class T>
+  Key& add(std::string_view name, T Config::*member, std::string_view help) {
+    return add_member(name, help, &defaults(), &(defaults().*member));
   }
 
   // A choice: the names stand in the order of the enumerators, which count from 0.
   template <class E>
-  requires std::is_enum_v<E> Key& add(std::string name, E Config::*member, std::vector<std::string> choices,
-                                      std::string help) {
-    Key& key = add_key(std::move(name), std::move(help), choices.at(static_cast<size_t>(Config{}.*member)));
-    key.type = KeyType::Choice;
-    key.choices = choices;
-    setters_.push_back([member, choices](Config& config, const KeyValue& value) {
-      const std::string& text = std::get<std::string>(value);
-      size_t i = 0;
-      while (choices.at(i) != text) ++i;
-      config.*member = static_cast<E>(i);
-    });
-    getters_.push_back([member, choices](const Config& config) {
-      return KeyValue(choices.at(static_cast<size_t>(config.*member)));
-    });
-    return key;
+  requires std::is_enum_v<E> Key& add(std::string_view name, E Config::*member, std::vector<std::string> choices,
+                                      std::string_view help) {
+    return add_enum(name, help, &defaults(), &(defaults().*member), std::move(choices),
+                    {[](void* place, size_t enumerator) { *static_cast<E*>(place) = static_cast<E>(enumerator); },
+                     [](const void* place) { return static_cast<size_t>(*static_cast<const E*>(place)); }});
   }
 
   // A choice whose default is decided later: "" unless given.
-  Key& add(std::string name, std::string Config::*member, std::vector<std::string> choices,
-           std::string help) {
-    Key& key = add(std::move(name), member, std::move(help));
+  Key& add(std::string_view name, std::string Config::*member, std::vector<std::string> choices,
+           std::string_view help) {
+    Key& key = add(name, member, help);
     key.type = KeyType::Choice;
     key.choices = std::move(choices);
     return key;
   }
 
+  // A choice of either kind.
+  template <class T>
+  Key& add(std::string_view name, T Config::*member, std::initializer_list<std::string_view> choices,
+           std::string_view help) {
+    return add(name, member, strings(choices), help);
+  }
+
   // A list of items that have keys of their own.
   template <class Item>
-  Key& add(std::string name, std::vector<Item> Config::*member, const KeyTable<Item>& items,
-           std::string help) {
-    Key& key = add_key(std::move(name), std::move(help), std::vector<KeyItem>{});
-    key.item_keys.assign(items.keys().begin(), items.keys().end());
-    setters_.push_back([member, items](Config& config, const KeyValue& value) {
-      (config.*member).clear();
-      for (const KeyItem& given : std::get<std::vector<KeyItem>>(value)) {
-        Item& item = (config.*member).emplace_back();
-        for (const auto& [field, scalar] : given) items.set(item, items.index_of(field), value_of(scalar));
-      }
-    });
-    getters_.push_back([member, items](const Config& config) {
-      std::vector<KeyItem> all;
-      for (const Item& item : config.*member) all.push_back(items.changed(item));
-      return KeyValue(std::move(all));
-    });
-    return key;
+  Key& add(std::string_view name, std::vector<Item> Config::*member, const KeyTable<Item>& items,
+           std::string_view help) {
+    using List = std::vector<Item>;
+    return add_items(name, help, &defaults(), &(defaults().*member), items,
+                     {[](void* list) { static_cast<List*>(list)->clear(); },
+                      [](void* list) -> void* { return &static_cast<List*>(list)->emplace_back(); },
+                      [](const void* list) { return static_cast<const List*>(list)->size(); },
+                      [](const void* list, size_t i) -> const void* { return &(*static_cast<const List*>(list))[i]; }});
   }
 
+  void set(Config& config, size_t index, const KeyValue& value) const { set_in(&config, index, value); }
+  KeyValue get(const Config& config, size_t index) const { return get_from(&config, index); }
   // The keys that do not have their default.
-  KeyItem changed(const Config& config) const {
-    KeyItem changed;
-    for (size_t i = 0; i < keys_.size(); ++i) {
-      const KeyValue value = get(config, i);
-      if (value != keys_[i].default_value) changed.emplace_back(keys_[i].name, scalar_of(value));
-    }
-    return changed;
-  }
-
-  std::span<const Key> keys() const { return keys_; }
-  void set(Config& config, size_t index, const KeyValue& value) const { setters_.at(index)(config, value); }
-  KeyValue get(const Config& config, size_t index) const { return getters_.at(index)(config); }
-
-  // By name, which must be a key of the table.
-  size_t index_of(std::string_view name) const {
-    size_t i = 0;
-    while (i < keys_.size() && keys_[i].name != name) ++i;
-    assert(i < keys_.size());
-    return i;
-  }
+  KeyItem changed(const Config& config) const { return changed_from(&config); }
 
  private:
-  Key& add_key(std::string name, std::string help, KeyValue default_value) {
-    static constexpr KeyType kTypes[] = {KeyType::Bool,   KeyType::Int,        KeyType::Double,
-                                         KeyType::String, KeyType::StringList, KeyType::ItemList};
-    Key key;
-    key.name = std::move(name);
-    key.group = group_;
-    key.help = std::move(help);
-    key.type = kTypes[default_value.index()];
-    key.default_value = std::move(default_value);
-    keys_.push_back(std::move(key));
-    return keys_.back();
+  static const Config& defaults() {
+    static const Config config{};
+    return config;
   }
-
-  std::string group_;
-  std::vector<Key> keys_;
-  std::vector<std::function<void(Config&, const KeyValue&)>> setters_;
-  std::vector<std::function<KeyValue(const Config&)>> getters_;
 };
 
 }  // namespace octet
