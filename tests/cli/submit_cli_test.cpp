@@ -1,7 +1,6 @@
 // octet submit from the command line, without SLURM: tests/slurm/submit.py has it.
 
 #include <gmock/gmock.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -181,17 +180,15 @@ TEST_F(SubmitCli, ASweepFileStartsAgents) {
 
 // What starts other processes that read the configuration again must not be given one that can be read once.
 TEST_F(SubmitCli, AConfigurationFromAPipeIsRefusedWhereItIsReadAgain) {
-  const std::string pipe = folder.path() + "/pipe";
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   folder.write("sweep.yaml", "parameters: {seed: {values: [1, 2]}}\n");
-  expect_error({"pipe", "--time", "60"}, "pipe is a pipe");
-  expect_error({"sweep.yaml", "--config", "pipe", "--time", "60"}, "pipe is a pipe");
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"sweep", "sweep.yaml", "--config", "pipe", "--folder", "s"},
-        {"launch", "-n", "2", "train", "pipe"}}) {
-    const ProcessResult result = run_process(test::octet_program(), words, folder.path());
-    EXPECT_EQ(result.exit_code, 2) << words[0];
-    EXPECT_THAT(result.err, HasSubstr("pipe is a pipe"));
+  for (const char* words : {"submit PIPE --time 60 --print", "submit sweep.yaml --config PIPE --time 60 --print",
+                            "sweep sweep.yaml --config PIPE --folder s", "launch -n 2 train PIPE"}) {
+    std::string line = test::octet_program() + " " + words;
+    line.replace(line.find("PIPE"), 4, "<(echo max_steps: 3)");
+    const ProcessResult result = run_process("/bin/bash", {"-c", line}, folder.path());
+    EXPECT_EQ(result.exit_code, 2) << words;
+    EXPECT_THAT(result.err, HasSubstr(" is a pipe, but processes that are started read it again")) << words;
+    EXPECT_EQ(result.out, "");
   }
 }
 
