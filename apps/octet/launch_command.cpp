@@ -164,6 +164,15 @@ CommandBuilder<Options> builder() {
   return result;
 }
 
+// All processes read the configuration.
+void refuse_pipes(const LaunchPlan& plan) {
+  for (std::string_view word : plan.command) {
+    if (word.starts_with("--config=")) word.remove_prefix(word.find('=') + 1);
+    if (word.ends_with(".yaml") || word.ends_with(".yml") || word.starts_with("/dev/fd/") || word.starts_with("/proc/"))
+      require_config_file(std::string(word));
+  }
+}
+
 // A restart continues the run by its name. Without one, --resume latest would not know which run is meant.
 void name_run(LaunchPlan& plan) {
   if (plan.max_restarts == 0 || plan.command.front() != "train") return;
@@ -216,7 +225,7 @@ int run(std::span<const std::string> given) {
   if (!command.front().starts_with('-') && find_command(command.front()).line.name == "launch")
     fail_config("octet launch cannot start itself; expected another command, such as train");
   LaunchPlan plan = plan_of(options, {command.begin(), command.end()});
-  for (const std::string& word : plan.command) require_config_file(word);
+  refuse_pipes(plan);
   name_run(plan);
   return launch_processes(plan);
 }

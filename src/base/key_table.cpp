@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/error.h"
 #include "base/keys.h"
 
 namespace octet {
@@ -66,7 +67,8 @@ Key& KeyTableBase::add_enum(std::string_view name, std::string_view help, const 
                      {offset_in(defaults, member),
                       [choices, access](void* place, const KeyValue& value) {
                         const auto found = std::ranges::find(choices, std::get<std::string>(value));
-                        assert(found != choices.end());
+                        require(found != choices.end(), "[keys] '{}' is not one of the choices",
+                                std::get<std::string>(value));
                         access.set(place, static_cast<size_t>(found - choices.begin()));
                       },
                       [choices, access](const void* place) { return KeyValue(choices.at(access.get(place))); }},

@@ -103,13 +103,15 @@ namespace {
 
 // "ulimit -t" sets both limits of CPU time, and at the hard one the process is killed. Its own soft limit, whose signal asks
 // a run to stop, comes a little earlier.
-void hear_of_cpu_limit_in_time() {
+// Returns the limits of before, if they were changed.
+std::optional<rlimit> hear_of_cpu_limit_in_time() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return;
+  if (getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return std::nullopt;
   const rlim_t margin = std::clamp<rlim_t>(limit.rlim_max / 10, 1, 60);
-  if (limit.rlim_max <= margin || limit.rlim_cur <= limit.rlim_max - margin) return;
+  if (limit.rlim_max <= margin || limit.rlim_cur <= limit.rlim_max - margin) return std::nullopt;
+  const rlimit before = limit;
   limit.rlim_cur = limit.rlim_max - margin;
-  setrlimit(RLIMIT_CPU, &limit);
+  return setrlimit(RLIMIT_CPU, &limit) == 0 ? std::optional(before) : std::nullopt;
 }
 
 }  // namespace
@@ -120,10 +122,11 @@ StopSignal::StopSignal() {
   stop_time_ns = 0;
   asked_time_ns = 0;
   handler_.emplace(on_stop_signal);
-  hear_of_cpu_limit_in_time();
+  cpu_limit_ = hear_of_cpu_limit_in_time();
 }
 
 StopSignal::~StopSignal() {
+  if (cpu_limit_) setrlimit(RLIMIT_CPU, &*cpu_limit_);
   handler_.reset();
   installed = false;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <optional>
 #include <vector>
@@ -42,6 +43,7 @@ class StopSignal {
 
  private:
   std::optional<StopHandler> handler_;
+  std::optional<rlimit> cpu_limit_;  // of before
 };
 
 // From now on, output to a pipe that nobody reads is lost and does not end this process. Processes that it starts are

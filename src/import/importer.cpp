@@ -30,8 +30,9 @@ bool is_value(std::string_view value, const TreeLeaf& leaf) {
   if (value == "off") return leaf.is_off();
   if (leaf.kind != TreeLeaf::Kind::Scalar) return false;
   const std::string word = plain_word(leaf.text);
-  if (word == value || word.substr(word.rfind('.') + 1) == value) return true;  // IntervalStrategy.STEPS
+  if (word == value) return true;
   if (const auto number = parse_double(value)) return leaf.number() == number;
+  if (!leaf.number() && word.substr(word.rfind('.') + 1) == value) return true;  // IntervalStrategy.STEPS
   return value == "true" && leaf.flag() == true;
 }
 

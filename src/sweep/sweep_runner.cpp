@@ -147,10 +147,14 @@ class Agent {
         const std::optional<Claim> claim = store_.try_claim(trial);
         if (!claim) continue;
         if (store_.lost_claims(trial.index) > kMostLostClaims) {
-          give_up(*claim);
+          fail_claim(*claim, fmt::format("{} agents died while they worked on it", kMostLostClaims));
           return true;
         }
-        start(slot, trial, *claim);
+        try {
+          start(slot, trial, *claim);
+        } catch (const Error& error) {  // the other runs of this agent go on
+          fail_claim(*claim, error.what());
+        }
         return true;
       }
       const int64_t next = std::ssize(trials);
@@ -194,11 +198,8 @@ class Agent {
     return true;
   }
 
-  void give_up(const Claim& claim) {
-    const TrialResult result{.state = TrialState::Failed,
-                             .metric = {},
-                             .reason = fmt::format("{} agents died while they worked on it", kMostLostClaims),
-                             .exit_code = 1};
+  void fail_claim(const Claim& claim, const std::string& reason) {
+    const TrialResult result{.state = TrialState::Failed, .metric = {}, .reason = reason, .exit_code = 1};
     store_.finish(claim, result);
     log_warning("{} failed: {}", SweepStore::run_name(claim.index), result.reason);
   }

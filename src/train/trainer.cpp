@@ -101,8 +101,8 @@ class Run {
     StepReport report{.step = step};
     report.has_fp8_stats = run_.spec.plan.is_fp8() && run_.spec.log.fp8_stats.is_due(step);
     StepNote note;
-    for (const auto& observer : observers_) observer->before_step(step, note);
     const auto start = Clock::now();
+    for (const auto& observer : observers_) observer->before_step(step, note);
     report.result = runner_->train_step(step, report.has_fp8_stats, note);
     report.seconds = seconds_since(start);
     for (const auto& observer : observers_) observer->after_step(report);

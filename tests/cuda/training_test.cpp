@@ -236,7 +236,7 @@ TEST_F(CudaTraining, BenchSaysThatItsStepsWereReplayed) {
   config.deterministic = true;  // no products are timed first
   for (const auto graphs : {TrainConfig::CudaGraphs::On, TrainConfig::CudaGraphs::Off}) {
     config.cuda_graphs = graphs;
-    const std::vector<BenchRun> runs = plan_bench(std::vector<BenchVariant>{{"delayed", config}});
+    const std::vector<RunSpec> runs = plan_bench(std::vector<BenchVariant>{{"delayed", config}});
     const BenchResult result = bench(runs.front(), {.warmup = 2, .steps = 4});
     const bool on = graphs == TrainConfig::CudaGraphs::On;
     EXPECT_EQ(result.cuda_graphs, on);

@@ -79,6 +79,12 @@ TEST(ImportDifferences, DeepSpeedWithMsAmpIsFp8) {
   EXPECT_EQ(result.count(Fate::Warned), 0u);
 }
 
+// A stage with a point is still a number: 3.0 does not end with the value 0.
+TEST(ImportDifferences, AZeroStageMayBeWrittenWithAPoint) {
+  EXPECT_EQ(import_text(R"({"zero_optimization": {"stage": 3.0}})").value("sharding_mode"), "fsdp_full");
+  EXPECT_EQ(import_text(R"({"zero_optimization": {"stage": 1.0}})").value("sharding_mode"), "zero1");
+}
+
 TEST(ImportDifferences, LlamaFactoryV1WithoutBf16) {
   const std::string v1 =
       "model: org/llama\nmodel_class: llm\ntrain_dataset: a.jsonl\ndist_config: {name: fsdp2}\n";
