@@ -107,7 +107,7 @@ def batch_of(tokens, step, size):
 
 
 def learning_rate(step, steps):
-    """Like src/config/schedule.cpp: the last warm-up step has the peak rate, the very last step the minimum."""
+    """Like src/step/schedule.cpp: the last warm-up step has the peak rate, the very last step the minimum."""
     peak, warmup = OPTIMIZER["learning_rate"], OPTIMIZER["warmup_steps"]
     if step < warmup:
         return peak * (step + 1) / warmup

@@ -44,6 +44,7 @@ Command lr_command();
 Command prepare_command();
 Command tokenize_command();
 Command import_command();
+Command session_command();
 Command keys_command();
 Command completion_command();
 Command man_command();

@@ -15,7 +15,7 @@ std::span<const Command> commands() {
       doctor_command(), bench_command(),      generate_command(), eval_command(),     checkpoints_command(),
       export_command(), plot_command(),       compare_command(),  watch_command(),    tensorboard_command(),
       wandb_command(),  lr_command(),         prepare_command(),  tokenize_command(), import_command(),
-      keys_command(),   completion_command(), man_command(),      help_command(),
+      session_command(), keys_command(),   completion_command(), man_command(),      help_command(),
   };
   return kCommands;
 }

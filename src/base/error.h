@@ -2,22 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <stdexcept>
 #include <utility>
 
+#include "octet/error.h"
+
 namespace octet {
-
-// A failure the user can act on. The message reads "[place] fact, value, what was expected".
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-// A wrong configuration, flag or command line: nothing was started. The program exits with 2.
-class ConfigError : public Error {
- public:
-  using Error::Error;
-};
 
 // The work was ended from outside, by a signal or by another rank: never the fault of what the user gave.
 class StoppedError : public Error {

@@ -2,19 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "octet/log.h"
+
 namespace octet {
 
-enum class LogLevel { Info, Warning, Error };
-
-// Messages go to stderr, one line each ("warning: ..."), unless a sink replaces it. The progress bar sets a sink, so
-// that a message does not land inside the moving line. Tests set one to check messages.
-using LogSink = std::function<void(LogLevel, std::string_view)>;
-LogSink set_log_sink(LogSink sink);  // returns the previous one; nullptr restores stderr
+// Everything that is said goes through here; the progress bar sets a sink, so that a message does not land inside the
+// moving line. Tests set one to check messages.
 void log_line(LogLevel level, std::string_view message);
 
 template <class... Args>

@@ -1,7 +1,7 @@
 #include "bench/bench.h"
 #include "dist/pretend_ranks.h"
 #include "plan/sharding_choice.h"
-#include "train/rank_sync.h"
+#include "step/rank_sync.h"
 
 #include <fmt/ranges.h>
 

@@ -336,14 +336,7 @@ Restored restore_checkpoint(Env& env, const Checkpoint& checkpoint, Device& devi
     restored.remarks = parameters->remarks();
     restore_scales(env, checkpoint, device, model, restored.remarks);
   });
-  // Restored delayed scales have seen the weights before. A frozen weight must not be recorded again, because nothing
-  // was recorded where the run was saved.
-  const ScaleTable& scales = model.scales();
-  const Tensor slots = scales.calibrating() ? Tensor{} : scales.delayed_slots();
-  std::vector<std::byte> kept(slots ? static_cast<size_t>(slots.numel()) : 0);
-  if (slots) device.copy_to_host(kept.data(), slots);
-  model.weights_changed();
-  if (slots) device.copy_to_device(slots, kept.data());
+  model.weights_restored();
   return restored;
 }
 

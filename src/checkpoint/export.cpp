@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/parallel_for.h"
 #include "checkpoint/chat_style.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/export_tokenizer_choice.h"
 #include "checkpoint/model_weights.h"
 #include "data/tokenizer/hf_tokenizer.h"
@@ -115,7 +116,8 @@ void write_weights(Env& env, const std::string& folder, const std::vector<HfTens
 std::string generation_config(Env& env, const ModelFolder& model, const ModelConfig& config,
                               std::optional<int32_t> pad) {
   Json json = {{"_from_model_config", true}};
-  if (const std::string path = join_path(model.folder, kGenerationName); env.exists(path)) {
+  const std::string path = join_path(model.folder, kGenerationName);
+  if (!model.folder.empty() && env.exists(path)) {
     const std::string text = env.read_text(path);
     parse_json(text, path);
     json = Json::parse(text);  // a second time, to keep the order of the keys
@@ -134,7 +136,7 @@ std::string generation_config(Env& env, const ModelFolder& model, const ModelCon
 std::optional<int32_t> own_pad_id(const ModelFolder& model) {
   if (model.config.pad_id) return model.config.pad_id;
   const std::string path = join_path(model.folder, kGenerationName);
-  if (!posix_env().exists(path)) return std::nullopt;
+  if (model.folder.empty() || !posix_env().exists(path)) return std::nullopt;
   const nlohmann::json json = parse_json(posix_env().read_text(path), path);
   if (!json.is_object()) return std::nullopt;
   const std::vector<int32_t> ids = HfFields(json, path).token_ids("pad_token_id");
@@ -188,6 +190,47 @@ std::string without_slash(std::string path) {
 
 }  // namespace
 
+namespace {
+
+// `read` gives the weights of the table, in octet's layout, as bytes of `exported.dtype`.
+Exported write_model(Env& env, const ModelFolder& about, const ModelConfig& config,
+                     const TokenizerChoice& tokenizer, std::span<const ParameterSpec> table,
+                     const ReadWeightRows& read, const std::string& output, int64_t shard_bytes,
+                     SafeDType dtype) {
+  Exported exported;
+  exported.dtype = dtype;
+  TemporaryOutput folder(env, without_slash(output));
+  env.write_synced(join_path(folder.path(), "config.json"),
+                   to_hf_config(config, dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
+  env.write_synced(join_path(folder.path(), kGenerationName),
+                   generation_config(env, about, config, tokenizer.pad));
+  export_tokenizer_to(env, tokenizer, folder.path(), config, exported);
+  write_weights(env, folder.path(), hf_tensors(table), dtype, read, shard_bytes, exported);
+  folder.publish();
+  return exported;
+}
+
+// `read` gives the adapters of the table in F32.
+void write_adapter(Env& env, const ModelConfig& config, const TokenizerChoice& tokenizer,
+                   std::span<const ParameterSpec> table, const ReadWeightRows& read,
+                   const std::string& output, ExportedAdapter& exported) {
+  TemporaryOutput folder(env, without_slash(output));
+  env.write_synced(join_path(folder.path(), kAdapterConfigName),
+                   to_peft_config(config, exported.plan, exported.base));
+  export_tokenizer_to(env, tokenizer, folder.path(), config, exported);
+  const std::vector<HfTensor> tensors = hf_tensors(table);
+  WritableFile file = env.create(join_path(folder.path(), kAdapterWeightsName));
+  write_hf_tensors(file, tensors, SafeDType::F32, read);
+  file.sync();
+  file.close();
+  for (const HfTensor& tensor : tensors) exported.bytes += tensor.as(SafeDType::F32).byte_size();
+  exported.tensors = std::ssize(tensors);
+  exported.files = 1;
+  folder.publish();
+}
+
+}  // namespace
+
 Exported export_model(Env& env, const ModelFolder& model, const std::string& output,
                       const ExportOptions& options) {
   ModelConfig config = model.config;
@@ -195,24 +238,14 @@ Exported export_model(Env& env, const ModelFolder& model, const std::string& out
   const std::vector<ParameterSpec> table = parameter_table(config);
   const std::unique_ptr<Device> cpu = make_cpu_device(0);
   ModelWeights weights = reading_input([&] { return ModelWeights(model, table, *cpu); });
-  Exported exported;
-  exported.dtype = options.dtype ? *options.dtype : weights.stored_dtype();
+  const SafeDType dtype = options.dtype ? *options.dtype : weights.stored_dtype();
   // An adapter was trained on the weights of its base without remainders.
-  if (exported.dtype == SafeDType::F32 && model.checkpoint && !model.adapter)
+  if (dtype == SafeDType::F32 && model.checkpoint && !model.adapter)
     reading_input([&] { weights.open_remainders(env, *model.checkpoint); });
-
-  TemporaryOutput folder(env, without_slash(output));
-  env.write_synced(join_path(folder.path(), "config.json"),
-                   to_hf_config(config, exported.dtype == SafeDType::F32 ? DType::F32 : DType::BF16));
-  env.write_synced(join_path(folder.path(), kGenerationName),
-                   generation_config(env, model, config, tokenizer.pad));
-  export_tokenizer_to(env, tokenizer, folder.path(), config, exported);
   const auto read = [&](size_t parameter, int64_t begin, int64_t rows) {
-    return as_bytes_of(weights.rows(table[parameter], begin, rows), exported.dtype);
+    return as_bytes_of(weights.rows(table[parameter], begin, rows), dtype);
   };
-  write_weights(env, folder.path(), hf_tensors(table), exported.dtype, read, options.shard_bytes, exported);
-  folder.publish();
-  return exported;
+  return write_model(env, model, config, tokenizer, table, read, output, options.shard_bytes, dtype);
 }
 
 ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::string& output,
@@ -226,24 +259,40 @@ ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::st
   exported.plan = adapter.plan();
   exported.base = options.base.empty() ? adapter.config().base : options.base;
 
-  TemporaryOutput folder(env, without_slash(output));
-  env.write_synced(join_path(folder.path(), kAdapterConfigName),
-                   to_peft_config(config, exported.plan, exported.base));
-  export_tokenizer_to(env, tokenizer, folder.path(), config, exported);
   const HfWeights weights = adapter.weights();
   const auto read = [&](size_t parameter, int64_t begin, int64_t rows) {
     return as_bytes_of(weights.values(table[parameter], begin, rows), SafeDType::F32);
   };
-  const std::vector<HfTensor> tensors = hf_tensors(table);
-  WritableFile file = env.create(join_path(folder.path(), kAdapterWeightsName));
-  write_hf_tensors(file, tensors, SafeDType::F32, read);
-  file.sync();
-  file.close();
-  for (const HfTensor& tensor : tensors) exported.bytes += tensor.as(SafeDType::F32).byte_size();
-  exported.tensors = std::ssize(tensors);
-  exported.files = 1;
-  folder.publish();
+  write_adapter(env, config, tokenizer, table, read, output, exported);
   return exported;
+}
+
+void export_trained(Env& env, Device& device, Transformer& model, const ModelFolder& about,
+                    const std::string& base, const std::string& output) {
+  const ExportOptions options;
+  ModelConfig config = model.config();
+  const TokenizerChoice tokenizer = reading_input([&] { return choose_tokenizer(about, options, config); });
+  std::vector<ParameterSpec> table;
+  std::vector<size_t> indices;  // of the table's parameters in the model
+  for (size_t i = 0; i < model.parameters().all().size(); ++i) {
+    const ParameterSpec& spec = model.parameters().all()[i].spec;
+    if (model.has_adapters() && !spec.is_adapter()) continue;
+    table.push_back(spec);
+    indices.push_back(i);
+  }
+  const SafeDType dtype = model.has_adapters() ? SafeDType::F32 : safe_dtype(model.numerics().dense());
+  const ReadWeightRows on_device = device_weight_rows(device, model.parameters(), dtype);
+  const auto read = [&](size_t parameter, int64_t begin, int64_t rows) {
+    return on_device(indices[parameter], begin, rows);
+  };
+  if (model.has_adapters()) {
+    ExportedAdapter exported;
+    exported.plan = model.finetuning().adapters;
+    exported.base = base;
+    write_adapter(env, config, tokenizer, table, read, output, exported);
+  } else {
+    write_model(env, about, config, tokenizer, table, read, output, options.shard_bytes, dtype);
+  }
 }
 
 std::vector<std::string> adapter_loaders(const ModelConfig& config, const AdapterPlan& plan) {

@@ -7,6 +7,7 @@
 #include "io/gguf.h"
 #include "io/safetensors.h"
 #include "model/adapters.h"
+#include "model/transformer.h"
 
 namespace octet {
 
@@ -45,6 +46,11 @@ struct ExportedAdapter : Exported {
 };
 ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::string& output,
                                const ExportOptions& options);
+
+// Writes a model in training: with adapters their PEFT folder for the base of this name, else a Hugging Face folder.
+// `about` says where its tokenizer is and, if it started from a folder, generation_config.json.
+void export_trained(Env& env, Device& device, Transformer& model, const ModelFolder& about,
+                    const std::string& base, const std::string& output);
 
 // Which programs can load the adapter, one line each: "vLLM: yes, with --max-lora-rank 32".
 std::vector<std::string> adapter_loaders(const ModelConfig& config, const AdapterPlan& plan);

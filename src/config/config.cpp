@@ -22,14 +22,6 @@ void apply(TrainConfig& config, std::span<const KeySetting> settings, std::vecto
   }
 }
 
-FileSettings read_file(const std::string& path) {
-  FileSettings file{.path = path, .settings = {}, .errors = {}};
-  if (path.empty()) return file;
-  require_regular_file(path);  // a configuration that a user names may be a pipe, and is read elsewhere
-  file.settings = read_settings_file(path, file.errors);
-  return file;
-}
-
 // People write the name of a preset where the name of a model goes. GPT-2's names are also hub ids from the time before
 // these had an organisation; there the weights are meant.
 void read_preset_name(TrainConfig& config) {
@@ -66,6 +58,14 @@ TrainConfig read_config(FileSettings file, std::span<const KeySetting> flags) {
 
 }  // namespace
 
+FileSettings read_config_file(const std::string& path) {
+  FileSettings file{.path = path, .settings = {}, .errors = {}};
+  if (path.empty()) return file;
+  require_regular_file(path);  // a configuration that a user names may be a pipe, and is read elsewhere
+  file.settings = read_settings_file(path, file.errors);
+  return file;
+}
+
 TrainConfig load_train_config(FileSettings file, std::span<const KeySetting> flags) {
   TrainConfig config = read_config(std::move(file), flags);
   resolve_defaults(config);
@@ -73,11 +73,11 @@ TrainConfig load_train_config(FileSettings file, std::span<const KeySetting> fla
 }
 
 TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags) {
-  return load_train_config(read_file(path), flags);
+  return load_train_config(read_config_file(path), flags);
 }
 
 TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags) {
-  return load_plan_config(read_file(path), flags);
+  return load_plan_config(read_config_file(path), flags);
 }
 
 TrainConfig load_plan_config(FileSettings file, std::span<const KeySetting> flags) {
@@ -85,6 +85,13 @@ TrainConfig load_plan_config(FileSettings file, std::span<const KeySetting> flag
   const bool demo_model = config.model_name_or_path.empty() &&
                           (config.model_preset.empty() || config.model_preset.ends_with("-tiny"));
   config.assumes_data = config.dataset.empty() && !demo_model;
+  resolve_defaults(config);
+  return config;
+}
+
+TrainConfig load_session_config(FileSettings file, std::span<const KeySetting> flags) {
+  TrainConfig config = read_config(std::move(file), flags);
+  config.assumes_data = config.dataset.empty();
   resolve_defaults(config);
   return config;
 }

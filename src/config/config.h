@@ -10,7 +10,7 @@
 #include "base/keys.h"
 #include "config/device_key.h"
 #include "config/interval.h"
-#include "config/schedule.h"
+#include "step/schedule.h"
 #include "data/datasets/dataset_part.h"
 #include "ops/ops.h"
 #include "precision/fp8_config.h"
@@ -214,16 +214,22 @@ struct FileSettings {
   std::vector<std::string> errors;
 };
 
+// A file with octet's own keys; "": none.
+FileSettings read_config_file(const std::string& path);
+
 // Lays the flags over the settings of the file; checks every value and every contradiction, then fills in the defaults
 // that depend on other keys. Everything wrong is reported in one ConfigError, a message per line.
 TrainConfig load_train_config(FileSettings file, std::span<const KeySetting> flags);
-// The same for a file with octet's own keys alone, "" for none.
+// The same with read_config_file.
 TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags);
 
 // As load_train_config, for commands that look at a run without its data. Without a dataset, a `-tiny` preset (or no
 // model at all) means the demo. For any other model, some dataset is assumed.
 TrainConfig load_plan_config(FileSettings file, std::span<const KeySetting> flags);
 TrainConfig load_plan_config(const std::string& path, std::span<const KeySetting> flags);
+
+// The same for a caller who brings the batches: without a dataset nothing is assumed, and no model is the demo's.
+TrainConfig load_session_config(FileSettings file, std::span<const KeySetting> flags);
 
 // The parts of load_train_config, for callers that build a config in code.
 void check_contradictions(const TrainConfig& config, std::vector<std::string>& errors);

@@ -13,6 +13,7 @@ struct HostBatch {
   std::span<const int32_t> tokens, targets, positions, document_starts;
   std::span<const float> weights;
   std::span<const int32_t> sequences;
+  int64_t token_count = 0, target_count = 0;
 };
 
 // The loaded micro-batch on the device, of N tokens.

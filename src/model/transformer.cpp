@@ -22,6 +22,15 @@ void Transformer::weights_changed() {
   for (Linear* linear : linears_) linear->weight.quantize(ops());
 }
 
+// A frozen weight must not be recorded again in restored scales, because nothing was recorded where they were saved.
+void Transformer::weights_restored() {
+  const Tensor slots = scales_.calibrating() ? Tensor{} : scales_.delayed_slots();
+  std::vector<std::byte> kept(slots ? static_cast<size_t>(slots.numel()) : 0);
+  if (slots) device_.copy_to_host(kept.data(), slots);
+  weights_changed();
+  if (slots) device_.copy_to_device(slots, kept.data());
+}
+
 void Transformer::quantize_parts(ScaleFrom scale) {
   bool agreed = true;
   for (Linear* linear : linears_) {

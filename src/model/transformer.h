@@ -115,6 +115,8 @@ class Transformer {
   // Call after weights were written from outside (initialise, import, resume). Makes their FP8 copies; the delayed
   // recipe uses the scales in scales(). A resumed run restores scales() first.
   void weights_changed();
+  // The same after scales() were restored as well: they have seen these weights before.
+  void weights_restored();
   // With ranks that send FP8 codes: makes the codes of this rank's rows. With ScaleFrom::Slot by the scales in scales();
   // otherwise the ranks agree on new ones first.
   void quantize_parts(ScaleFrom scale);

@@ -150,6 +150,14 @@ Wanted Wanted::by_train(const RankPlace& place, std::optional<Checkpoint> resume
           .resumed = std::move(resumed)};
 }
 
+Wanted Wanted::by_session(bool has_data, bool has_schedule) {
+  return {.data = has_data ? Data::Opened : Data::No,
+          .plan = Plan::MustFit,
+          .schedule = has_schedule,
+          .start = true,
+          .makes_samples = false};
+}
+
 Wanted Wanted::by_plan(const RankPlace& place, std::shared_ptr<Device> device) {
   return {.plan = Plan::MayNotFit, .place = place, .device = std::move(device)};
 }

@@ -40,6 +40,7 @@ struct Wanted {
   std::shared_ptr<Device> device = nullptr;                  // null: the one that the configuration asks for
 
   static Wanted by_train(const RankPlace& place = {}, std::optional<Checkpoint> resumed = std::nullopt);
+  static Wanted by_session(bool has_data, bool has_schedule);
   static Wanted by_plan(const RankPlace& place = {}, std::shared_ptr<Device> device = nullptr);
   static Wanted by_bench(std::shared_ptr<Device> device = nullptr);
   static Wanted by_bench_of_ranks(const RankPlace& place);

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "config/config.h"
-#include "config/schedule.h"
+#include "step/schedule.h"
 #include "plan/memory_fit.h"
 
 // The third stage of a run: batch, recomputation, precision, memory, graphs and schedule. The results are plain values,

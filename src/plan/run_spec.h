@@ -8,7 +8,7 @@
 
 #include "checkpoint/run_folders.h"
 #include "config/interval.h"
-#include "config/optimizer_options.h"
+#include "step/optimizer_options.h"
 #include "dist/ranks.h"
 #include "plan/data_loaders.h"
 #include "plan/device_choice.h"

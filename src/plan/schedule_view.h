@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "config/schedule.h"
+#include "step/schedule.h"
 #include "report/plot.h"
 
 // What `octet lr` shows of a schedule.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "train/rank_sync.h"
+#include "step/rank_sync.h"
 #include "train/step.h"
 
 namespace octet {

@@ -7,7 +7,7 @@
 #include "plan/run_spec.h"
 #include "report/console.h"
 #include "train/cost_meter.h"
-#include "train/rank_sync.h"
+#include "step/rank_sync.h"
 #include "train/run_files.h"
 #include "train/step_log.h"
 #include "train/summary.h"

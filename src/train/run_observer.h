@@ -1,6 +1,6 @@
 #pragma once
 
-#include "train/rank_sync.h"
+#include "step/rank_sync.h"
 #include "train/step.h"
 #include "report/step_record.h"
 

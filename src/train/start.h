@@ -6,7 +6,7 @@
 #include "hf/export_tokenizer.h"
 #include "plan/run_spec.h"
 #include "report/console.h"
-#include "train/rank_sync.h"
+#include "step/rank_sync.h"
 
 namespace octet {
 

@@ -1,158 +1,43 @@
 #include "train/step.h"
 
-#include <cmath>
-#include <cstdlib>
-
 #include "base/clock.h"
-#include "base/philox.h"
 #include "base/trace.h"
 
 namespace octet {
 
 HostBatch host_view(const Batch& batch) {
-  return {batch.tokens,          batch.targets, batch.positions,
-          batch.document_starts, batch.weights, batch.sequences};
+  return {batch.tokens,  batch.targets,   batch.positions,   batch.document_starts,
+          batch.weights, batch.sequences, batch.token_count, batch.target_count};
 }
 
-namespace {
-
-StepTotals sum_over_ranks(const StepTotals& mine, HostChannel& host) {
-  StepTotals sum;
-  for (const std::string& text :
-       host.all_gather("objective", fmt::format("{} {}", mine.targets, mine.units))) {
-    char* end = nullptr;
-    sum.targets += std::strtoll(text.c_str(), &end, 10);
-    sum.units += std::strtoll(end, nullptr, 10);
-  }
-  return sum;
+std::vector<HostBatch> host_views(std::span<const Batch> batches) {
+  std::vector<HostBatch> views;
+  for (const Batch& batch : batches) views.push_back(host_view(batch));
+  return views;
 }
-
-}  // namespace
 
 StepRunner::StepRunner(Transformer& model, Device& device, BatchSource& loader, int64_t accumulation,
                        const OptimizerOptions& optimizer, const PenaltyOptions& penalty, RankSync* ranks,
                        Objective* objective)
-    : model_(model),
-      device_(device),
-      loader_(loader),
-      ranks_(ranks),
-      optimizer_(optimizer),
-      penalty_(penalty),
-      objective_(objective ? *objective : next_token_),
+    : loader_(loader),
+      schedule_(optimizer.schedule),
       micro_batches_(static_cast<size_t>(accumulation)),
-      parameters_(model.optimizer_view(optimizer.weight_decay, optimizer.loraplus_ratio)),
-      norm_memory_(device.allocate(256)),
-      norm_{norm_memory_.get(), DType::F32, {2}},
-      outcome_memory_(device.allocate(256, Place::Host)),
-      outcome_{outcome_memory_.get(), DType::F32, {4}},
-      outcome_known_(device.make_event()) {
-  for (const AdamWParameter& parameter : parameters_) gradients_.push_back(parameter.gradient);
-}
+      session_(model, device, optimizer, penalty, ranks, objective) {}
 
-Tensor StepRunner::outcome_part(int64_t begin) const {
-  return outcome_.part(begin, 2);
-}
-
-// All micro-batches before the first is computed: the loss is a mean over the whole step, so that accumulation gives the
-// gradient of the large batch, whatever is masked.
-StepTotals StepRunner::draw_micro_batches(StepResult& result) {
-  StepTotals totals;
+StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
   const auto start = Clock::now();
   for (Batch& batch : micro_batches_) {
     const TraceSpan span("training", "wait for data");
     loader_.next(batch);
-    totals.targets += batch.target_count;
-    totals.units += objective_.units(host_view(batch));
-    result.tokens += batch.token_count;
   }
-  result.data_wait_ms = 1e3 * seconds_since(start);
-  return totals;
-}
-
-void StepRunner::run_micro_batch(size_t index, int64_t step, const StepTotals& totals, bool fp8_stats) {
-  const bool first = index == 0, last = index + 1 == micro_batches_.size();
-  const HostBatch batch = host_view(micro_batches_[index]);
-  // Another seed for every micro-batch of every rank, the same in a resumed run.
-  const auto ranks = static_cast<uint64_t>(model_.sharding().ranks),
-             rank = static_cast<uint64_t>(model_.sharding().rank);
-  const uint64_t dropout_seed =
-      Philox(optimizer_.seed, static_cast<uint64_t>(step)).bits(index * ranks + rank);
-  if (WeightMover* mover = model_.mover()) mover->begin_micro_batch(first, last);
-  // With ranks, the scale is on the device already.
-  model_.load(batch, ranks_ ? std::optional<float>() : totals.gradient_scale(), dropout_seed);
-  WeighRows weigh;
-  if (objective_.weighs_rows()) {
-    weigh = [&](std::span<const float> losses, std::span<float> weights) {
-      const double loss = objective_.weigh(batch, totals, losses, weights);
-      for (float& weight : weights)
-        weight = static_cast<float>(static_cast<double>(weight) * totals.targets_per_unit());
-      return loss;
-    };
-  }
-  model_.forward_backward(penalty_, first, fp8_stats, weigh);
-}
-
-StepResult StepRunner::train_step(int64_t step, bool fp8_stats, StepNote note) {
-  StepResult result;
-  StepTotals totals = draw_micro_batches(result);
-  note.targets = narrow<int32_t>(totals.targets);
-  note.tokens = narrow<int32_t>(result.tokens);
-  if (ranks_) {
-    ranks_->begin_step(note);
-    if (objective_.weighs_rows()) totals = sum_over_ranks(totals, ranks_->ranks().host());
-  }
-  model_.clear_sums();
-  if (fp8_stats) model_.scales().clear_stats(device_);
-  for (size_t i = 0; i < micro_batches_.size(); ++i) run_micro_batch(i, step, totals, fp8_stats);
-
-  result.learning_rate = learning_rate(optimizer_.schedule, step);
-  device_.begin_phase(Phase::Optimizer);
-  if (ranks_) {
-    ranks_->finish_gradients(norm_, optimizer_.max_grad_norm);
-  } else {
-    device_.ops().grad_norm(norm_, gradients_, optimizer_.max_grad_norm, model_.loss_sums());
-  }
-  // The host continues when these numbers are known, and queues the next step while AdamW still runs.
-  device_.copy(outcome_part(0), model_.loss_sums());
-  device_.copy(outcome_part(2), norm_);
-  device_.record(*outcome_known_, device_.queue());
-  // Before AdamW, which quantises the new weights with the new scales.
-  model_.scales().end_step(device_, step + 1, norm_);
-  const AdamWOptions options{.learning_rate = static_cast<float>(result.learning_rate),
-                             .beta1 = optimizer_.beta1,
-                             .beta2 = optimizer_.beta2,
-                             .epsilon = optimizer_.epsilon,
-                             .step = step + 1,
-                             .seed = optimizer_.seed};
-  if (WeightMover* mover = model_.mover()) {
-    mover->update(norm_, options, optimizer_.weight_decay, optimizer_.loraplus_ratio);
-  } else {
-    device_.ops().adamw(parameters_, norm_, options);
-  }
-  device_.begin_phase(Phase::Outside);
-
-  // The only wait for the device on one rank; records of ranks also wait for AdamW.
-  const TraceSpan span("training", "wait for the device");
-  device_.synchronize(*outcome_known_);
-  const auto* outcome = static_cast<const float*>(outcome_.data);
-  LossSums sums{static_cast<double>(outcome[0]), static_cast<double>(outcome[1])};
-  if (ranks_) {
-    // In the order of the ranks, so that all of them get the same sums.
-    result.ranks = ranks_->records();
-    sums = {};
-    totals.targets = result.tokens = 0;
-    for (const RankRecord& record : result.ranks) {
-      sums.loss += static_cast<double>(record.loss);
-      sums.penalty += static_cast<double>(record.penalty);
-      totals.targets += record.note.targets;
-      result.tokens += record.note.tokens;
-    }
-  }
-  result.loss =
-      objective_.weighs_rows() ? totals.mean_over_units(sums.loss) : totals.mean_over_targets(sums.loss);
-  result.penalty = totals.mean_over_targets(sums.penalty);
-  result.grad_norm = static_cast<double>(outcome[2]);
-  result.skipped = !std::isfinite(result.grad_norm);
+  const double data_wait_ms = 1e3 * seconds_since(start);
+  const std::vector<HostBatch> views = host_views(micro_batches_);
+  StepResult result = session_.step({.step = step,
+                                     .micro_batches = views,
+                                     .learning_rate = learning_rate(schedule_, step),
+                                     .fp8_stats = fp8_stats,
+                                     .note = std::move(note)});
+  result.data_wait_ms = data_wait_ms;
   return result;
 }
 

@@ -1,4 +1,4 @@
-#include "config/schedule.h"
+#include "step/schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

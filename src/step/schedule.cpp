@@ -1,4 +1,4 @@
-#include "config/schedule.h"
+#include "step/schedule.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "config/schedule.h"
+#include "step/schedule.h"
 
 namespace octet {
 

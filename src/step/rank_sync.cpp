@@ -1,4 +1,4 @@
-#include "train/rank_sync.h"
+#include "step/rank_sync.h"
 
 #include <algorithm>
 #include <bit>
@@ -212,7 +212,8 @@ void RankSync::gather_kept(size_t index, bool frozen) {
   if (frozen) gather(*gather_, group.kept_frozen);
   for (Linear* linear : group.linears) {
     const ParameterStorage& storage = linear->weight.parameter().storage;
-    if (linear->weight.sends_codes() && storage.residency == Residency::Parts && (storage.trainable || frozen))
+    if (linear->weight.sends_codes() && storage.residency == Residency::Parts &&
+        (storage.trainable || frozen))
       linear->weight.transpose_codes(*gather_ops_);
   }
   device_.record(*group.gathered, *gather_queue_);
@@ -455,7 +456,8 @@ uint64_t RankSync::weights_hash() {
       seed += uint64_t{1} << 40;
     }
     for (Linear* linear : group.linears) {
-      if (!linear->weight.copies() || linear->weight.parameter().storage.residency == Residency::PerLayer) continue;
+      if (!linear->weight.copies() || linear->weight.parameter().storage.residency == Residency::PerLayer)
+        continue;
       if (linear->weight.copies()->rowwise)
         device_.ops().add_hash(hash_, linear->weight.copies()->rowwise.codes, seed);
       seed += uint64_t{1} << 40;
