@@ -37,7 +37,7 @@ struct Options : DeviceOptions {
   int64_t top_k = 0;
   double top_p = 1;
   int64_t seed = 0;
-  bool print_ids = false, stream = false, no_special = false, ignore_eos = false, print_logits = false;
+  bool print_ids = false, jsonl = false, stream = false, no_special = false, ignore_eos = false, print_logits = false;
 
   bool chats() const { return chat || !user.empty(); }
   int64_t new_tokens() const { return max_new_tokens > 0 ? max_new_tokens : chats() ? 512 : 64; }
@@ -97,7 +97,7 @@ class GenerateRun {
 
  private:
   bool needs_text() const {
-    return !options_.prompts.empty() || (!options_.print_ids && !options_.print_logits);
+    return options_.jsonl || !options_.prompts.empty() || (!options_.print_ids && !options_.print_logits);
   }
 
   void load_tokenizer_of_model() {
@@ -211,8 +211,16 @@ class GenerateRun {
     }
   }
 
-  // Prompt and continuation, as text or ids.
+  // Prompt and continuation, as text or ids; with jsonl the continuation alone.
   std::string shown(const std::vector<int32_t>& prompt, const std::vector<int32_t>& added) const {
+    if (options_.jsonl) {
+      StreamDecoder decoder(*tokenizer_, true);
+      for (const int32_t id : prompt) piece(decoder, id);  // whether a text begins with a space depends on it
+      std::string text;
+      for (const int32_t id : added) text += piece(decoder, id);
+      text += decoder.finish();
+      return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    }
     std::vector<int32_t> all = prompt;
     all.insert(all.end(), added.begin(), added.end());
     if (options_.print_ids) return fmt::format("{}\n", fmt::join(all, " "));
@@ -298,6 +306,11 @@ void check(const Options& options, std::vector<std::string>& errors) {
   }
   if (!options.chats() && options.max_seq_length > 0)
     errors.emplace_back("--max_seq_length is the context of a chat; it needs --chat or --user");
+  if (options.jsonl && (options.chats() || options.print_ids || options.print_logits || options.stream)) {
+    errors.emplace_back(
+        "--jsonl is for whole texts that continue a --prompt; leave out --chat, --user, --print_ids, "
+        "--print_logits and --stream");
+  }
   if (options.stream && prompts > 1)
     errors.push_back(fmt::format("--stream shows one prompt; {} are given", prompts));
 }
@@ -358,6 +371,7 @@ Command generate_command() {
       .at_most(1);
   keys.add("seed", &Options::seed, "Random seed. The same seed gives the same text.").at_least(0);
   keys.add("print_ids", &Options::print_ids, "Print token ids instead of text.");
+  keys.add("jsonl", &Options::jsonl, "Print only the new text of each prompt, as a JSON string on one line.");
   keys.add("stream", &Options::stream, "Print each token as soon as it is generated. For one prompt only.");
   keys.add("no_special", &Options::no_special,
            "Do not add the special tokens that the tokenizer puts before a text (BOS).");

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "base/input_errors.h"
 #include "base/log.h"
@@ -28,6 +30,7 @@ constexpr int64_t kSmallWidth = 768;
 struct Options {
   std::string gpu;  // "": the one of this machine
   int64_t ranks = 0, nodes = 1;
+  bool json = false;
   RunArguments run;
 };
 
@@ -74,6 +77,31 @@ int64_t ranks_that_fit(TrainConfig config, PlanTarget target, const RunPlan& pla
   return 0;
 }
 
+// The fields of plan.json that are known before the run, with the parts of the memory and whether it fits.
+std::string plan_json(const ModelConfig& model, const RunPlan& plan, const std::string& device) {
+  nlohmann::ordered_json memory = nlohmann::ordered_json::object();
+  const auto bytes = plan.memory.bytes_in_arena();
+  for (size_t i = 0; i < kMemoryCategories.size(); ++i)
+    memory[std::string(name_of(kMemoryCategories[i]))] = bytes[i];
+  memory["samples"] = plan.sampling_bytes;
+  const nlohmann::ordered_json json = {{"model", model.name},
+                                       {"parameters", model.parameter_count()},
+                                       {"device", device},
+                                       {"precision", plan.precision_label},
+                                       {"fallback", plan.fallback_reason},
+                                       {"fp8_share", plan.fp8_share},
+                                       {"fits", !plan.shortage.has_value()},
+                                       {"shortage", plan.shortage ? plan.shortage->text : ""},
+                                       {"memory_bytes", plan.bytes()},
+                                       {"memory_limit", plan.limit.bytes},
+                                       {"memory", memory},
+                                       {"recompute", recompute_text(plan.shape.checkpointing)},
+                                       {"sequences_per_step", plan.sequences_per_step()},
+                                       {"sequence_length", plan.shape.length},
+                                       {"ranks", plan.ranks()}};
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 int run(const Options& options) {
   std::string gpu = options.gpu;
   std::optional<KnownGpu> asked;
@@ -113,6 +141,10 @@ int run(const Options& options) {
     missing.emplace_back(error.what());
   }
   for (const std::string& what : missing) log_warning("this run would not start: {}", what);
+  if (options.json) {
+    print_stdout("{}", plan_json(model, plan, device->description()));
+    return kExitDone;
+  }
   const Transformer transformer(model, plan.shape, plan.numerics, *device, plan.finetuning);
 
   print_stdout("{}: {} parameters, {} {}, width {}; {} x {} tokens; {} on {}\n\n", model.name,
@@ -196,6 +228,7 @@ Command plan_command() {
       .add("nodes", &Options::nodes, "With ranks: machines that the GPUs are on, the same number on each.")
       .at_least(1)
       .at_most(1 << 16);
+  builder.keys.add("json", &Options::json, "Print the run and its memory as one JSON object.");
   builder.check([](const Options& options, std::vector<std::string>& errors) {
     const int64_t ranks = std::max<int64_t>(options.ranks, 1);
     if (options.nodes > 1 && options.ranks == 0)
