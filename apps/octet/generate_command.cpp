@@ -37,7 +37,8 @@ struct Options : DeviceOptions {
   int64_t top_k = 0;
   double top_p = 1;
   int64_t seed = 0;
-  bool print_ids = false, jsonl = false, stream = false, no_special = false, ignore_eos = false, print_logits = false;
+  bool print_ids = false, jsonl = false, stream = false, no_special = false, ignore_eos = false,
+       print_logits = false;
 
   bool chats() const { return chat || !user.empty(); }
   int64_t new_tokens() const { return max_new_tokens > 0 ? max_new_tokens : chats() ? 512 : 64; }
