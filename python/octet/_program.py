@@ -39,29 +39,27 @@ def find_program() -> str:
     return found
 
 
-def texts(key: str, value: Any) -> list[str]:
-    """A Python value as the texts that a flag takes: one, or one per item of a list."""
+def _texts(key: str, value: Any) -> list[str]:
     if isinstance(value, (list, tuple)):
-        return [text for item in value for text in texts(key, item)] or [""]
+        return [text for item in value for text in _texts(key, item)] or [""]
     if isinstance(value, Mapping):
-        raise TypeError(f"{key} holds a dict, which a flag cannot hold: pass the configuration as one dict")
+        raise TypeError(f"{key} holds a dict, which a flag cannot hold: pass it in a config dict")
     if isinstance(value, bool):
         return ["true" if value else "false"]
     return [os.fspath(value) if isinstance(value, os.PathLike) else str(value)]
 
 
 def settings(keys: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """None keeps the default, as null does in a file."""
-    return [(key, texts(key, value)) for key, value in keys.items() if value is not None]
+    """The keys as texts: one, or one per item of a list. None keeps the default, as null does in a file."""
+    result = [(key, _texts(key, value)) for key, value in keys.items() if value is not None]
+    for key, words in result:
+        if len(words) > 1 and any("," in word for word in words):
+            raise ValueError(f"an item of {key} holds a comma, which a flag cannot hold: pass it in a config dict")
+    return result
 
 
 def flags(keys: Mapping[str, Any]) -> list[str]:
-    result = []
-    for key, words in settings(keys):
-        if len(words) > 1 and any("," in word for word in words):
-            raise ValueError(f"an item of {key} holds a comma, which a flag cannot hold: pass it in a config dict")
-        result.append(f"--{key}={','.join(words)}")
-    return result
+    return [f"--{key}={','.join(words)}" for key, words in settings(keys)]
 
 
 @contextlib.contextmanager

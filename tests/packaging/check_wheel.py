@@ -49,6 +49,8 @@ def main():
         for name in ("scripts/octet", "data/share/man/man1/octet.1", "data/share/bash-completion/completions/octet"):
             expect(f"{data}/{name}" in names, f"{name} is missing in the wheel")
         expect(any(name.startswith(f"{data}/data/lib/octet/libyaml-cpp") for name in names), "yaml-cpp is missing")
+        for path in sorted((pathlib.Path(source) / "python/octet").iterdir()):
+            expect(path.name == "__pycache__" or f"octet/{path.name}" in names, f"octet/{path.name} is missing")
 
         run(sys.executable, "-m", "venv", "--without-pip", work / "venv")
         clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -59,9 +61,14 @@ def main():
         expect(program.read_bytes()[:4] == b"\x7fELF", "bin/octet is not the program itself")
         check_libraries(program, work / "venv")
         expect(check_runs(program, work / "run") == version, "another version")
+        # The package finds the program next to Python, although it is not on the PATH.
+        plan = "import octet; print(octet._program.find_program(), octet.plan(device='cpu').fits)"
+        found = run(python, "-c", plan, env={"PATH": "/usr/bin:/bin"}, cwd=work)
+        expect(found.split() == [str(program), "True"], f"the package says {found}")
 
         run(*pip, "--python", python, "uninstall", "--quiet", "--yes", "octet", env=clean)
-        expect(not program.exists() and not (work / "venv/lib/octet").exists(), "uninstalling leaves files")
+        left = [program, work / "venv/lib/octet", *(work / "venv/lib").glob("python*/site-packages/octet")]
+        expect(not any(path.exists() for path in left), "uninstalling leaves files")
     return 0
 
 
