@@ -31,7 +31,7 @@ class Stopped(OctetError):
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU, signal.SIGHUP)
 STOPPED = (75, *(128 + number for number in STOP_SIGNALS))
-_ERRORS = {3: NotFiniteError, 4: SaveError, **dict.fromkeys(STOPPED, Stopped)}
+_ERRORS: dict[int, type[OctetError]] = {3: NotFiniteError, 4: SaveError, **dict.fromkeys(STOPPED, Stopped)}
 
 
 def error_of(code: int, log: Sequence[str]) -> OctetError:

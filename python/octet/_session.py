@@ -128,8 +128,8 @@ class Session:
         seed: int = 0,
     ) -> list[str]:
         given = [prompts] if isinstance(prompts, str) else list(prompts)
-        sampling = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        return list(self._call("generate", prompts=given, **sampling)["texts"])
+        sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        return list(self._call("generate", None, prompts=given, seed=seed, **sampling)["texts"])
 
     def encode(self, text: str) -> list[int]:
         return list(self._call("encode", text=text)["ids"])
@@ -200,10 +200,15 @@ class Session:
         self._last_id += 1
         request = json.dumps({"id": self._last_id, "call": call, **arguments}).encode() + b"\n"
         try:
-            self._awaits_reply = True
             self._socket.sendall(request)
         except OSError:
             raise self._child_has_ended() from None
+        except BaseException:
+            if len(request) > 1 << 16:  # an interrupt may have left half of it
+                self._end()
+            raise
+        finally:
+            self._awaits_reply = True
         reply = self._reply()
         if "error" in reply:
             error = reply["error"]
@@ -221,7 +226,7 @@ class Session:
                 while b"\n" in self._received:
                     line, self._received = self._received.split(b"\n", 1)
                     reply: dict[str, Any] = json.loads(line)
-                    if reply["id"] == self._last_id:
+                    if reply.get("id", self._last_id) == self._last_id:
                         self._awaits_reply = False
                         _read_log(self._process, self._log)
                         return reply
