@@ -10,8 +10,8 @@ import sys
 
 import octet
 
-TEXT = " ".join(f"{n} plus 1 is {n + 1}." for n in range(10, 99))
-ROWS, LENGTH, STEPS, PEAK = 8, 64, 80, 5e-3
+TEXT = "one two three four five six seven eight nine ten " * 20
+ROWS, LENGTH, STEPS, PEAK = 8, 64, 60, 5e-3
 
 with octet.Session(
     model_preset="llama-tiny",
@@ -33,5 +33,5 @@ with octet.Session(
         if result.step % 10 == 0:
             print(f"step {result.step}: loss {result.loss:.4f}, {result.tokens / result.seconds:.0f} tokens/s")
     print(f"evaluation: loss {session.evaluate(batch()).loss:.4f}")
-    print("41 plus 1 is" + session.generate("41 plus 1 is", max_new_tokens=4, temperature=0)[0])
+    print("four five" + session.generate("four five", max_new_tokens=21, temperature=0)[0])
     print(f"saved in {session.save(sys.argv[1])}")

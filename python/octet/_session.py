@@ -198,7 +198,7 @@ class Session:
             arguments.update(batch.arguments())
             _write(self._memory, batch.data)
         self._last_id += 1
-        request = json.dumps({"id": self._last_id, "call": call, **arguments}).encode() + b"\n"
+        request = json.dumps({"id": self._last_id, "call": call, **arguments}, allow_nan=False).encode() + b"\n"
         try:
             self._socket.sendall(request)
         except OSError:

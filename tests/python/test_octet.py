@@ -353,6 +353,8 @@ class Protocol(InFolder):
             self.assertEqual(session.log_history.columns()["step"], [1, 2, 3])
             with self.assertRaisesRegex(ValueError, "without input_ids"):
                 session.step(labels=[[1]])
+            with self.assertRaises(ValueError):
+                session.step(lr=math.nan)
         self.assertEqual([record.getMessage() for record in logs.records], ["a fake"])
         with self.assertRaisesRegex(octet.OctetError, "closed"):
             session.step()
@@ -486,7 +488,7 @@ class Training(InFolder):
         script = SOURCE / "examples/python/train.py"
         done = subprocess.run([sys.executable, script, "out"], stdout=subprocess.PIPE, text=True, check=True)
         losses = [float(text) for text in re.findall(r"loss ([0-9.]+)", done.stdout)]
-        self.assertEqual(len(losses), 9)
+        self.assertEqual(len(losses), 7)
         self.assertLess(losses[-1], losses[0] / 2)
         self.assertTrue((self.folder / "out/config.json").exists())
 
