@@ -174,15 +174,15 @@ class RunSession {
              .device = run.device->name(),
              .has_data = has_data()};
     std::vector<ParameterSpec> table;
-    for (const Parameter& parameter : model.parameters().all()) {
-      const int64_t count = parameter.spec.shape.numel();
-      facts.parameters += count;
-      if (parameter.storage.trainable) facts.trainable_parameters += count;
-      table.push_back(parameter.spec);
-    }
+    const std::vector<Parameter>& parameters = model.parameters().all();
+    for (const Parameter& parameter : parameters) table.push_back(parameter.spec);
     for (const HfTensor& tensor : hf_tensors(table)) {
       const SafeTensorSpec spec = tensor.as(SafeDType::F32);
-      facts.tensors.push_back({spec.name, spec.shape});
+      const int64_t count = spec.byte_size() / static_cast<int64_t>(sizeof(float));  // without padding
+      const ParameterStorage& storage = parameters[tensor.parameter].storage;
+      facts.parameters += count;
+      if (storage.trainable) facts.trainable_parameters += count;
+      if (storage.has_dense_rows()) facts.tensors.push_back({spec.name, spec.shape});
     }
   }
 };
