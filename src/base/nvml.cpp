@@ -14,13 +14,6 @@ constexpr int kInsufficientSize = 7;
 constexpr unsigned kTemperatureOfGpu = 0;
 constexpr unsigned kSmClock = 1, kMemoryClock = 2;
 
-struct Utilization {
-  unsigned gpu, memory;  // percent
-};
-struct Memory {
-  unsigned long long total, free, used;
-};
-
 // The bits that mean lost speed. An idle GPU and clocks that somebody has chosen are not among them.
 constexpr std::pair<uint64_t, const char*> kThrottleReasons[] = {
     {0x04, "power cap"},        {0x08, "hardware slowdown"},
@@ -47,6 +40,12 @@ std::string GpuState::throttled() const {
 // an old driver.
 struct Nvml::Api {
   using Gpu = void*;
+  struct Utilization {
+    unsigned gpu, memory;  // percent
+  };
+  struct Memory {
+    unsigned long long total, free, used;
+  };
   void* library = nullptr;
   int (*Init_v2)() = nullptr;
   int (*Shutdown)() = nullptr;
@@ -200,7 +199,7 @@ void Nvml::read_changing(void* gpu, GpuState& state) const {
   const Api& api = *api_;
   state.power_watts = scaled(Api::ask<unsigned>(api.DeviceGetPowerUsage, gpu), 1e-3);
   state.energy_joules = scaled(Api::ask<unsigned long long>(api.DeviceGetTotalEnergyConsumption, gpu), 1e-3);
-  const auto rates = Api::ask<Utilization>(api.DeviceGetUtilizationRates, gpu);
+  const auto rates = Api::ask<Api::Utilization>(api.DeviceGetUtilizationRates, gpu);
   state.utilization = rates ? std::optional(0.01 * rates->gpu) : std::nullopt;
   state.sm_clock_mhz = scaled(Api::ask<unsigned>(api.DeviceGetClockInfo, gpu, kSmClock), 1);
   state.temperature_c = scaled(Api::ask<unsigned>(api.DeviceGetTemperature, gpu, kTemperatureOfGpu), 1);
@@ -225,7 +224,7 @@ GpuState Nvml::read(void* gpu) const {
   state.max_sm_clock_mhz = clock(api.DeviceGetMaxClockInfo, kSmClock);
   state.memory_clock_mhz = clock(api.DeviceGetClockInfo, kMemoryClock);
   state.max_memory_clock_mhz = clock(api.DeviceGetMaxClockInfo, kMemoryClock);
-  if (const auto memory = Api::ask<Memory>(api.DeviceGetMemoryInfo, gpu)) {
+  if (const auto memory = Api::ask<Api::Memory>(api.DeviceGetMemoryInfo, gpu)) {
     state.memory_bytes = static_cast<int64_t>(memory->total);
     state.memory_used_bytes = static_cast<int64_t>(memory->used);
   }

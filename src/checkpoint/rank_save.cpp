@@ -7,8 +7,6 @@
 namespace octet {
 namespace {
 
-using Json = nlohmann::json;
-
 // A slow disk is no failure. Ranks that died are noticed elsewhere, and long before.
 constexpr std::chrono::minutes kWriteLimit{60};
 
@@ -20,23 +18,23 @@ struct Report {
   std::vector<CheckpointFile> files;
 
   std::string text() const {
-    Json list = Json::array();
+    nlohmann::json list = nlohmann::json::array();
     for (const CheckpointFile& file : files) list.push_back({file.name, file.size, file.crc32c});
-    const Json json = {{"failure", failure}, {"folder", folder}, {"bytes", bytes}, {"files", list}};
+    const nlohmann::json json = {{"failure", failure}, {"folder", folder}, {"bytes", bytes}, {"files", list}};
     // A message may quote bytes that are not UTF-8.
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
   static Report parse(const std::string& text, const std::string& place) {
-    const Json json = parse_json(text, place);
+    const nlohmann::json json = parse_json(text, place);
     try {
       Report report{.failure = json.at("failure").get<std::string>(),
                     .folder = json.at("folder").get<std::string>(),
                     .bytes = json.at("bytes").get<int64_t>()};
-      for (const Json& file : json.at("files"))
+      for (const nlohmann::json& file : json.at("files"))
         report.files.push_back(
             {file.at(0).get<std::string>(), file.at(1).get<int64_t>(), file.at(2).get<uint32_t>()});
       return report;
-    } catch (const Json::exception& error) {
+    } catch (const nlohmann::json::exception& error) {
       throw RankError(fmt::format("[{}] {}", place, plain_json_error(error.what())));
     }
   }

@@ -23,10 +23,6 @@ SafetensorsFile open_weights(Env& env, const std::string& folder) {
   return SafetensorsFile::open(env, path);
 }
 
-std::string shape_text(std::span<const int64_t> shape) {
-  return fmt::format("({})", fmt::join(shape, ", "));
-}
-
 // A spec for a tensor of the adapter file alone.
 ParameterSpec tensor_spec(std::string name, int64_t rows, int64_t cols) {
   ParameterSpec spec;
@@ -100,8 +96,8 @@ void PeftAdapter::check(const ModelConfig& base) const {
       const int64_t rank = part.adapter->rank;
       const int64_t expected[] = {matrix == 'A' ? rank : part.out(), matrix == 'A' ? part.in() : rank};
       if (!std::ranges::equal(tensor->shape, expected)) {
-        faults.push_back(fmt::format("{} has shape {}, expected {}", short_name(name),
-                                     shape_text(tensor->shape), shape_text(expected)));
+        faults.push_back(fmt::format("{} has shape ({}), expected ({})", short_name(name),
+                                     fmt::join(tensor->shape, ", "), fmt::join(expected, ", ")));
         const size_t model_side = matrix == 'A' ? 1 : 0;
         if (tensor->shape.size() != 2 || tensor->shape[model_side] != expected[model_side]) fits_rows = false;
         continue;

@@ -8,15 +8,15 @@
 namespace octet {
 namespace {
 
-constexpr size_t kMostPoints = 1600;       // of a line: more cannot be told apart
+constexpr size_t kMostLinePoints = 1600;   // of a line: more cannot be told apart
 constexpr size_t kSmoothFrom = 40;         // fewer points are shown as they are
 constexpr double kSmoothShare = 1.0 / 80;  // of a run: the running mean covers this much on either side
 
 // Keeps the lowest and the highest point per piece of the line, so that no spike is lost.
 std::vector<PlotPoint> thinned(std::vector<PlotPoint> points) {
-  if (points.size() <= kMostPoints) return points;
+  if (points.size() <= kMostLinePoints) return points;
   std::vector<PlotPoint> kept;
-  const size_t pieces = kMostPoints / 2;
+  const size_t pieces = kMostLinePoints / 2;
   for (size_t i = 0; i < pieces; ++i) {
     const auto begin = points.begin() + static_cast<std::ptrdiff_t>(i * points.size() / pieces);
     const auto end = points.begin() + static_cast<std::ptrdiff_t>((i + 1) * points.size() / pieces);

@@ -17,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kMetrics = "metrics.jsonl";
-
 std::string as_written(const YAML::Node& node) {
   if (node.IsScalar()) return node.Scalar();
   if (node.IsNull()) return "";
@@ -78,7 +76,7 @@ std::string RunFolder::value(std::string_view key) const {
 
 bool is_run_folder(const std::string& path) {
   std::error_code ignored;
-  return fs::exists(fs::path(path) / kMetrics, ignored);
+  return fs::exists(fs::path(path) / kMetricsName, ignored);
 }
 
 RunFolder read_run_folder(const std::string& given) {
@@ -90,11 +88,11 @@ RunFolder read_run_folder(const std::string& given) {
     if (!is_run_folder(given))
       fail_config("[{}] has no metrics.jsonl, so it is not the folder of a run, or the run has no step yet",
                   given);
-    path /= kMetrics;
+    path /= kMetricsName;
   }
   RunFolder run;
   const fs::path folder = fs::absolute(path).lexically_normal().parent_path();
-  const bool whole = path.filename() == kMetrics;
+  const bool whole = path.filename() == kMetricsName;
   run.name = whole ? folder.filename().string() : path.filename().string();
   if (whole) run.folder = path.parent_path().empty() ? "." : path.parent_path().string();
   run.records = drop_superseded(read_metrics(path));

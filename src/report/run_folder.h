@@ -8,6 +8,8 @@
 
 namespace octet {
 
+inline constexpr const char* kMetricsName = "metrics.jsonl";
+
 using RunSettings = std::vector<std::pair<std::string, std::string>>;
 
 // What is read of a run that is over or still going on, possibly on another machine.

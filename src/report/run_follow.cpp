@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kConfig = "config.yaml";
 constexpr const char* kPlan = "plan.json";
 constexpr const char* kLock = "run.lock";
@@ -73,7 +72,7 @@ std::string own_host() {
 
 bool looks_like_run(const std::string& path) {
   std::error_code ignored;
-  for (const char* name : {kMetrics, kConfig, kLock}) {
+  for (const char* name : {kMetricsName, kConfig, kLock}) {
     if (fs::is_regular_file(fs::path(path) / name, ignored)) return true;
   }
   return false;
@@ -96,11 +95,11 @@ RunFollower::RunFollower(const std::string& given) {
     fail_config("[{}] is not there, expected the folder of a run or its metrics.jsonl", given);
   if (fs::is_directory(path, ignored)) {
     if (!looks_like_run(given)) fail_config("[{}] is not the folder of a run: it has no config.yaml", given);
-    path /= kMetrics;
+    path /= kMetricsName;
   }
   metrics_path_ = path.string();
   const fs::path folder = fs::absolute(path).lexically_normal().parent_path();
-  const bool whole = path.filename() == kMetrics;
+  const bool whole = path.filename() == kMetricsName;
   run_.name = whole ? folder.filename().string() : path.filename().string();
   if (whole) run_.folder = folder.string();
   require_regular_file(metrics_path_);

@@ -22,7 +22,7 @@ constexpr size_t kRecent = 50;            // records from which speeds are taken
 constexpr double kShortestSilence = 120;  // seconds: an evaluation or a save may take as long
 constexpr double kSilentIntervals = 10;   // times what usually lies between two records
 constexpr double kShortestStop = 10;      // seconds after which a run that nobody holds has stopped
-constexpr const char *kGreen = "32", *kYellow = "33", *kRed = "31";
+constexpr const char *kGreenCode = "32", *kYellowCode = "33", *kRedCode = "31";
 
 std::span<const StepRecord> recent(const RunFolder& run) {
   const std::span<const StepRecord> all(run.records);
@@ -76,14 +76,14 @@ const char* colour_of(Kind kind) {
   switch (kind) {
     case Kind::Running:
     case Kind::Finished:
-      return kGreen;
+      return kGreenCode;
     case Kind::Waiting:
     case Kind::Silent:
-      return kYellow;
+      return kYellowCode;
     case Kind::Stopped:
-      return kRed;
+      return kRedCode;
   }
-  return kRed;
+  return kRedCode;
 }
 
 std::string thousands(int64_t number) {
@@ -226,18 +226,19 @@ void add_figures(Lines& lines, const RunFolder& run, const RunState& state, cons
   else
     lines.add_field("precision", last.precision);
   if (const StepRecord* record = last_with(run, [](const StepRecord& r) { return r.gpu.has_value(); }))
-    lines.add_field("GPU", gpu_text(*record->gpu), record->gpu->throttled.empty() ? nullptr : kYellow);
+    lines.add_field("GPU", gpu_text(*record->gpu), record->gpu->throttled.empty() ? nullptr : kYellowCode);
   if (const StepRecord* record = last_with(run, [](const StepRecord& r) { return r.fp8_json.has_value(); })) {
     if (const std::string text = fp8_text(*record); !text.empty()) lines.add_field("FP8", text);
   }
   if (last.skipped_steps > 0)
-    lines.add_field("skipped", counted(last.skipped_steps, "step") + " without a finite gradient", kYellow);
+    lines.add_field("skipped", counted(last.skipped_steps, "step") + " without a finite gradient",
+                    kYellowCode);
 }
 
 void add_red_flags(Lines& lines, const RunFolder& run) {
   for (const StepRecord& record : run.records) {
     for (const RedFlag& flag : record.red_flags) {
-      lines.add_field("red flag", fmt::format("{} at step {}", flag.kind, thousands(record.step)), kRed);
+      lines.add_field("red flag", fmt::format("{} at step {}", flag.kind, thousands(record.step)), kRedCode);
       lines.add_field("", flag.text);
     }
   }
@@ -312,7 +313,7 @@ std::string watch_frame(const RunFollower& follower, const FrameOptions& options
     body.add_field(
         "warning",
         fmt::format("{} of metrics.jsonl cannot be read", counted(follower.unreadable_lines(), "line")),
-        kYellow);
+        kYellowCode);
   constexpr int kLabelOverhang = 4;  // half of the last step's number stands beyond the chart
   constexpr int kChartFrame = 3, kFewestRows = 4, kMostRows = 14;  // title, axis and its labels
   const int left = options.rows > 0 ? options.rows - head.count() - body.count() - kChartFrame : kMostRows;

@@ -8,7 +8,7 @@
 namespace octet {
 namespace {
 
-constexpr const char* kReads =
+constexpr const char* kReadsPieces =
     "octet reads SentencePiece BPE as Llama 2 and Mistral define it, and the tokenizer.model files of BPE and Unigram";
 
 // Tokens with spaces for marks. A token with a space of its own is never produced: no text has one when it is merged.
@@ -20,7 +20,7 @@ std::optional<std::string> bytes_of_marked(std::string_view token) {
 class SentencePieceReader final : public TokenizerJsonReader {
  public:
   explicit SentencePieceReader(SentencePieceSpec& spec)
-      : TokenizerJsonReader(spec, bytes_of_marked, kReads), pieces_(spec) {}
+      : TokenizerJsonReader(spec, bytes_of_marked, kReadsPieces), pieces_(spec) {}
 
   void finish() {
     pieces_.fuse_unknown = fuse_unknown_;

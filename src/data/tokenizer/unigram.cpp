@@ -10,7 +10,7 @@
 namespace octet {
 namespace {
 
-constexpr uint64_t kMix = 0x9E3779B97F4A7C15;
+constexpr uint64_t kEdgeMix = 0x9E3779B97F4A7C15;
 
 }  // namespace
 
@@ -36,7 +36,7 @@ void UnigramModel::add_token(std::string_view text, int32_t id) {
       next = static_cast<uint32_t>(token_.size());
       token_.push_back(-1);
       const uint64_t key = uint64_t{node} << 8 | static_cast<unsigned char>(byte);
-      size_t slot = key * kMix >> edge_shift_;
+      size_t slot = key * kEdgeMix >> edge_shift_;
       while (edges_[slot].key != UINT64_MAX) slot = (slot + 1) & (edges_.size() - 1);
       edges_[slot] = {key, next};
     }
@@ -47,7 +47,7 @@ void UnigramModel::add_token(std::string_view text, int32_t id) {
 
 uint32_t UnigramModel::child(uint32_t node, char byte) const {
   const uint64_t key = uint64_t{node} << 8 | static_cast<unsigned char>(byte);
-  for (size_t slot = key * kMix >> edge_shift_;; slot = (slot + 1) & (edges_.size() - 1)) {
+  for (size_t slot = key * kEdgeMix >> edge_shift_;; slot = (slot + 1) & (edges_.size() - 1)) {
     if (edges_[slot].key == key) return edges_[slot].node;
     if (edges_[slot].key == UINT64_MAX) return kNoNode;
   }
