@@ -162,4 +162,38 @@ OpCase adapters_adamw_case(int64_t layers) {
   return op;
 }
 
+// ---- which cases there are ----
+
+void add_adamw(std::vector<OpCase>& table) {
+  const DType bf16 = DType::BF16, fp32 = DType::F32, e4m3 = DType::E4M3;
+  for (const DType moments : {fp32, bf16, e4m3}) {
+    table.push_back(adamw_case(17, 100, {.weight = fp32, .moments = moments}));
+    for (const RemainderKind remainder :
+         {RemainderKind::Exact, RemainderKind::Compact, RemainderKind::None}) {
+      for (const DType gradient : {fp32, bf16}) {
+        const AdamWVariant variant{
+            .remainder = remainder, .gradient = gradient, .moments = moments, .fp8 = true};
+        table.push_back(adamw_case(130, 136, variant));
+        table.push_back(adamw_case(33, 77, variant));
+      }
+    }
+    table.push_back(adamw_case(
+        130, 136, {.remainder = RemainderKind::Exact, .moments = moments, .fp8 = true, .finite = false}));
+    table.push_back(adamw_case(
+        130, 136, {.remainder = RemainderKind::Compact, .moments = moments, .fp8 = true, .finite = false}));
+  }
+  // Adapters have few rows or columns, and matrices may have learning rates of their own.
+  for (const auto& [rows, cols] : {std::pair{16, 264}, {264, 16}, {5, 128}, {3, 40}}) {
+    table.push_back(adamw_case(rows, cols, {.weight = fp32, .rate_scale = 16}));
+    table.push_back(
+        adamw_case(rows, cols, {.remainder = RemainderKind::Exact, .moments = bf16, .rate_scale = 0.3f}));
+    table.push_back(adamw_case(rows, cols, {.remainder = RemainderKind::Compact, .moments = e4m3}));
+    table.push_back(adamw_case(rows, cols, {.gradient = bf16, .moments = e4m3, .rate_scale = 16}));
+  }
+  // Bytes of nibbles that a row does not fill.
+  for (const auto& [rows, cols] : {std::pair{3, 1}, {2, 129}, {1, 15}})
+    table.push_back(adamw_case(rows, cols, {.remainder = RemainderKind::Compact, .moments = e4m3}));
+  table.push_back(adapters_adamw_case(1));
+}
+
 }  // namespace octet::test

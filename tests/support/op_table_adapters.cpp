@@ -309,7 +309,7 @@ OpCase dropout_case(DType dtype, int64_t rows, int64_t width, float probability,
 
 // ---- which cases there are ----
 
-void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large) {
+void add_adapters(std::vector<OpCase>& table) {
   const DType bf16 = DType::BF16, fp32 = DType::F32, e4m3 = DType::E4M3, e5m2 = DType::E5M2;
   for (const DType dtype : {fp32, bf16}) {
     for (const bool transpose : {false, true}) {

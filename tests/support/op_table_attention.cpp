@@ -243,4 +243,43 @@ OpCase decode_case(DType dtype, AttentionShape shape, std::vector<int64_t> lengt
   return op;
 }
 
+// ---- which cases there are ----
+
+void add_attention(std::vector<OpCase>& table, DType dtype) {
+  table.push_back(rope_case(dtype, 17, {.heads = 3, .kv_heads = 1, .head_dim = 16}));
+  table.push_back(rope_case(dtype, 3, {.heads = 2, .kv_heads = 2, .head_dim = 64}));
+  table.push_back(qk_norm_case(dtype, 1, {.heads = 2, .kv_heads = 2, .head_dim = 6}));
+  table.push_back(qk_norm_case(dtype, 17, {.heads = 3, .kv_heads = 1, .head_dim = 48}));
+  table.push_back(large(qk_norm_case(dtype, 150, {.heads = 8, .kv_heads = 2, .head_dim = 128})));
+  table.push_back(large(qk_norm_case(dtype, 40, {.heads = 2, .kv_heads = 1, .head_dim = 256})));
+  table.push_back(attention_case(dtype, {.heads = 2, .kv_heads = 2, .head_dim = 16}, {17}, "one"));
+  table.push_back(
+      attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 16}, {1, 9, 1, 23, 3}, "packed"));
+  table.push_back(attention_case(dtype, {.heads = 3, .kv_heads = 1, .head_dim = 64}, {5, 70}, "tiles"));
+  table.push_back(attention_case(dtype, {.heads = 2, .kv_heads = 1, .head_dim = 4}, {3, 270}, "long"));
+  table.push_back(
+      large(attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 64}, {150, 1, 90}, "packed")));
+  table.push_back(
+      attention_case(dtype, {.heads = 2, .kv_heads = 2, .head_dim = 16, .window = 1}, {9}, "window_1"));
+  table.push_back(attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 16, .window = 5},
+                                 {1, 9, 1, 23, 3}, "window_packed"));
+  table.push_back(attention_case(dtype, {.heads = 3, .kv_heads = 1, .head_dim = 64, .window = 33}, {5, 70},
+                                 "window_tiles"));
+  table.push_back(attention_case(dtype, {.heads = 2, .kv_heads = 1, .head_dim = 4, .window = 20}, {3, 350},
+                                 "window_long"));
+  table.push_back(large(attention_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 64, .window = 70},
+                                       {350, 1, 70, 90}, "window_packed")));
+  table.push_back(large(attention_case(dtype, {.heads = 2, .kv_heads = 1, .head_dim = 128, .window = 64},
+                                       {384}, "window_one")));
+  table.push_back(decode_case(dtype, {.heads = 2, .kv_heads = 2, .head_dim = 16}, {0}, 1, "first"));
+  table.push_back(
+      decode_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 24, .window = 6}, {40, 0, 7}, 2, "window"));
+  table.push_back(large(decode_case(dtype, {.heads = 8, .kv_heads = 2, .head_dim = 128, .window = 100},
+                                    {900, 33}, 1, "long_window")));
+  table.push_back(decode_case(dtype, {.heads = 4, .kv_heads = 2, .head_dim = 24}, {40, 0, 7}, 1, "batch"));
+  table.push_back(decode_case(dtype, {.heads = 9, .kv_heads = 1, .head_dim = 64}, {5, 70}, 17, "chunk"));
+  table.push_back(
+      large(decode_case(dtype, {.heads = 8, .kv_heads = 2, .head_dim = 128}, {900, 33}, 1, "long")));
+}
+
 }  // namespace octet::test

@@ -172,4 +172,35 @@ OpCase activation_case(DType dtype, Activation activation, int64_t rows, int64_t
   return op;
 }
 
+// ---- which cases there are ----
+
+void add_dense(std::vector<OpCase>& table, DType dtype) {
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true})
+      table.push_back(gemm_case(dtype, 17, 24, 100, {ta, tb, false, false, dtype}));
+  }
+  table.push_back(gemm_case(dtype, 1, 259, 24, {false, true, false, true, dtype}));
+  table.push_back(gemm_case(dtype, 3, 100, 17, {true, false, true, false, DType::F32}));
+  table.push_back(gemm_case(dtype, 130, 70, 33, {false, true, true, true, dtype}));
+  table.push_back(gemm_case(dtype, 24, 40, 17, {true, true, false, false, dtype, -0.75f}));
+  table.push_back(gemm_case(dtype, 130, 72, 32, {false, true, true, true, dtype, 2.5f}));
+  table.push_back(large(gemm_case(dtype, 300, 200, 130, {false, true, true, true, dtype})));
+  table.push_back(embedding_case(dtype, 17, 24, 5, true));
+  table.push_back(embedding_case(dtype, 3, 100, 40, false));
+  table.push_back(large(embedding_case(dtype, 300, 384, 50, true)));
+  for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
+    for (const bool has_delta : {false, true}) {
+      table.push_back(norm_case(dtype, kind, 1, 24, has_delta));
+      table.push_back(norm_case(dtype, kind, 17, 100, has_delta));
+    }
+    table.push_back(large(norm_case(dtype, kind, 300, 384, true)));
+    table.push_back(large(norm_case(dtype, kind, 75, 1600, false)));
+  }
+  for (const Activation activation : {Activation::Gelu, Activation::SwiGlu}) {
+    table.push_back(activation_case(dtype, activation, 3, 24));
+    table.push_back(activation_case(dtype, activation, 17, 100));
+    table.push_back(large(activation_case(dtype, activation, 300, 384)));
+  }
+}
+
 }  // namespace octet::test

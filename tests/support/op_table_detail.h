@@ -67,7 +67,29 @@ inline double bytes_for(DType dtype, int64_t elements) {
   return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
 }
 
-// ---- the cases, each in the file of its op ----
+// Marks a case that is too large for finite differences.
+inline OpCase large(OpCase op) {
+  op.name = fmt::format("large_{}", op.name);
+  op.large = true;
+  return op;
+}
+
+// ---- all cases of a group of ops, each in the file op_table_<group>.cpp ----
+
+void add_dense(std::vector<OpCase>& table, DType dtype);
+void add_attention(std::vector<OpCase>& table, DType dtype);
+void add_loss(std::vector<OpCase>& table, DType dtype);
+void add_fp8(std::vector<OpCase>& table);
+void add_fused(std::vector<OpCase>& table);
+void add_adamw(std::vector<OpCase>& table);
+void add_adapters(std::vector<OpCase>& table);
+void add_model_adapters(std::vector<OpCase>& table);
+void add_ranks(std::vector<OpCase>& table);  // ops between ranks
+void add_model_ranks(std::vector<OpCase>& table);
+void add_sampling(std::vector<OpCase>& table);
+void add_model_sampling(std::vector<OpCase>& table);
+
+// ---- cases that are also built at the sizes of real models ----
 
 struct GemmVariant {
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
@@ -145,16 +167,6 @@ OpCase narrow_product_case(DType dtype, int64_t rows, int64_t depth, int64_t ran
 OpCase transpose_fp8_case(DType format, int64_t rows, int64_t cols, Granularity granularity);
 OpCase gather_rows_case(DType dtype, int64_t count, int64_t rows, int64_t width);
 OpCase dropout_case(DType dtype, int64_t rows, int64_t width, float probability, bool accumulate);
-// All of these ops. `large` marks a case that is too large for finite differences.
-void add_adapters(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large);
-void add_model_adapters(std::vector<OpCase>& table);
-
-// All ops between ranks.
-void add_ranks(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large);
-void add_model_ranks(std::vector<OpCase>& table);
-
-void add_sampling(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large);
-void add_model_sampling(std::vector<OpCase>& table);
 
 // "Tensor", "Row128", ...
 const char* name_of(Granularity granularity);

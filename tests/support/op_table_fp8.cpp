@@ -162,4 +162,56 @@ OpCase delayed_scales_case(int64_t count, int64_t length, bool most_recent, bool
   return op;
 }
 
+// ---- which cases there are ----
+
+namespace {
+
+constexpr Granularity kGranularities[] = {Granularity::Tensor, Granularity::Row128, Granularity::Block128,
+                                          Granularity::Row32};
+
+// Every granularity and pair of formats, with the ways to get a scale that it has.
+std::vector<QuantizeRule> rules() {
+  std::vector<QuantizeRule> result;
+  for (const Granularity granularity : kGranularities) {
+    for (const auto& [row, col] : {std::pair{DType::E4M3, DType::E4M3}, std::pair{DType::E5M2, DType::E5M2},
+                                   std::pair{DType::E4M3, DType::E5M2}}) {
+      QuantizeRule rule{.format_rowwise = row, .format_colwise = col, .granularity = granularity};
+      result.push_back(rule);
+      rule.delayed = granularity == Granularity::Tensor;
+      rule.pow2_scales = granularity == Granularity::Row128 || granularity == Granularity::Block128;
+      if (rule.delayed || rule.pow2_scales) result.push_back(rule);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void add_fp8(std::vector<OpCase>& table) {
+  for (const QuantizeRule& rule : rules()) {
+    table.push_back(quantize_case(DType::BF16, rule, 130, 272));
+    table.push_back(quantize_case(DType::F32, rule, 37, 53));
+  }
+  // Aligned, so that they run natively where the library can, and not.
+  for (const Granularity a : kGranularities) {
+    for (const Granularity b : kGranularities) {
+      table.push_back(gemm_fp8_case(128, 256, 384, {.a = a, .b = b, .bias = true}));
+      table.push_back(gemm_fp8_case(17, 23, 50, {.a = a, .b = b, .accumulate = true, .c_dtype = DType::F32}));
+    }
+    table.push_back(gemm_fp8_case(
+        64, 48, 1040, {.a = a, .b = a, .format_a = DType::E5M2, .accumulate = true, .c_dtype = DType::F32}));
+    table.push_back(gemm_fp8_case(64, 48, 1040, {.a = a, .b = a, .format_b = DType::E5M2}));
+  }
+  for (const Granularity a : {Granularity::Tensor, Granularity::Row128}) {
+    table.push_back(gemm_fp8_case(128, 256, 384, {.a = a, .b = a, .bias = true, .alpha = -0.75f}));
+    table.push_back(gemm_fp8_case(
+        17, 23, 50, {.a = a, .b = a, .accumulate = true, .c_dtype = DType::F32, .alpha = 2.5f}));
+  }
+  for (const int64_t length : {1, 4, 33, 70}) {
+    table.push_back(delayed_scales_case(7, length, false, true));
+    table.push_back(delayed_scales_case(7, length, true, true));
+  }
+  table.push_back(delayed_scales_case(7, 4, false, false));
+}
+
 }  // namespace octet::test

@@ -196,4 +196,50 @@ OpCase fused_cross_entropy_case(DType dtype, int64_t rows, int64_t vocab, int64_
   return op;
 }
 
+// ---- which cases there are ----
+
+namespace {
+
+// The rules that training uses, as the ops meet them.
+std::vector<FusedVariant> fused_variants() {
+  return {{.rule = {.delayed = true}},
+          {.rule = {.format_rowwise = DType::E5M2, .format_colwise = DType::E5M2, .delayed = true},
+           .keep_dense = true},
+          {.rule = {}},
+          {.rule = {.granularity = Granularity::Row128}},
+          {.rule = {.granularity = Granularity::Row128}, .keep_dense = true},
+          {.rule = {.format_colwise = DType::E5M2, .granularity = Granularity::Row32}}};
+}
+
+}  // namespace
+
+void add_fused(std::vector<OpCase>& table) {
+  for (const FusedVariant& variant : fused_variants()) {
+    const DType bf16 = DType::BF16, fp32 = DType::F32;
+    for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
+      table.push_back(fused_norm_case(bf16, kind, 80, 768, variant));
+      table.push_back(fused_norm_case(fp32, kind, 37, 52, variant));
+      table.push_back(fused_norm_backward_case(bf16, kind, 80, 768, variant));
+      table.push_back(fused_norm_backward_case(fp32, kind, 37, 52, variant));
+    }
+    for (const Activation activation : {Activation::Gelu, Activation::SwiGlu}) {
+      table.push_back(fused_activation_case(bf16, activation, 144, 264, variant));
+      table.push_back(fused_activation_case(fp32, activation, 37, 52, variant));
+      table.push_back(fused_activation_backward_case(bf16, activation, 144, 264, variant));
+      table.push_back(fused_activation_backward_case(bf16, activation, 144, 256, variant));
+      table.push_back(fused_activation_backward_case(fp32, activation, 37, 52, variant));
+    }
+    table.push_back(fused_rope_case(bf16, 80, {.heads = 3, .kv_heads = 1, .head_dim = 64}, variant));
+    table.push_back(fused_rope_case(bf16, 150, {.heads = 2, .kv_heads = 1, .head_dim = 96}, variant));
+    table.push_back(fused_rope_case(fp32, 37, {.heads = 2, .kv_heads = 2, .head_dim = 6}, variant));
+    table.push_back(
+        fused_qk_norm_backward_case(bf16, 80, {.heads = 3, .kv_heads = 1, .head_dim = 64}, variant));
+    table.push_back(
+        fused_qk_norm_backward_case(fp32, 37, {.heads = 2, .kv_heads = 2, .head_dim = 6}, variant));
+    table.push_back(fused_cross_entropy_case(bf16, 128, 1000, 1024, variant));
+    table.push_back(fused_cross_entropy_case(bf16, 128, 1000, 1024, variant, true));
+    table.push_back(fused_cross_entropy_case(fp32, 37, 101, 101, variant));
+  }
+}
+
 }  // namespace octet::test

@@ -141,4 +141,32 @@ OpCase grad_norm_case(DType dtype, int64_t rows, int64_t width) {
   return op;
 }
 
+// ---- which cases there are ----
+
+void add_loss(std::vector<OpCase>& table, DType dtype) {
+  table.push_back(cross_entropy_case(dtype, 17, 100, 128, PenaltyKind::None, "plain"));
+  table.push_back(cross_entropy_case(dtype, 1, 259, 259, PenaltyKind::None, "plain"));
+  table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::ZLoss, "z"));
+  table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::Entropy, "entropy"));
+  table.push_back(cross_entropy_case(dtype, 17, 24, 32, PenaltyKind::LogitL2, "l2"));
+  for (const auto& [penalty, label] : {std::pair{PenaltyKind::None, "plain"},
+                                       {PenaltyKind::ZLoss, "z"},
+                                       {PenaltyKind::Entropy, "entropy"},
+                                       {PenaltyKind::LogitL2, "l2"}})
+    table.push_back(cross_entropy_case(dtype, 17, 24, 32, penalty, label, true));
+  table.push_back(large(cross_entropy_case(dtype, 300, 1000, 1024, PenaltyKind::None, "plain")));
+  table.push_back(large(cross_entropy_case(dtype, 5, 20001, 20008, PenaltyKind::None, "long")));
+  table.push_back(large(cross_entropy_case(dtype, 5, 16384, 16384, PenaltyKind::Entropy, "entropy_long")));
+  table.push_back(large(cross_entropy_case(dtype, 5, 8195, 8195, PenaltyKind::LogitL2, "l2_long")));
+  for (const bool with_factors : {false, true}) {
+    table.push_back(column_sum_case(dtype, 17, 100, with_factors));
+    table.push_back(column_sum_case(dtype, 5, 7, with_factors));
+    table.push_back(large(column_sum_case(dtype, 3000, 392, with_factors)));
+  }
+  table.push_back(sum_case(dtype, 1700));
+  table.push_back(large(sum_case(dtype, 395520)));
+  table.push_back(grad_norm_case(dtype, 17, 100));
+  table.push_back(large(grad_norm_case(dtype, 1030, 384)));
+}
+
 }  // namespace octet::test

@@ -132,7 +132,7 @@ OpCase add_hash_case(int64_t bytes) {
 
 }  // namespace
 
-void add_ranks(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large) {
+void add_ranks(std::vector<OpCase>& table) {
   const DType bf16 = DType::BF16, fp32 = DType::F32;
   for (const DType dtype : {fp32, bf16}) {
     for (const int64_t parts : {1, 2, 3, 4, 5, 8, 16}) {

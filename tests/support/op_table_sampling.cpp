@@ -124,7 +124,7 @@ OpCase choose_tokens_case(const std::string& label, Row kind, int64_t vocab, int
 
 }  // namespace
 
-void add_sampling(std::vector<OpCase>& table, const std::function<OpCase(OpCase)>& large) {
+void add_sampling(std::vector<OpCase>& table) {
   const std::vector<TokenChoice> choices = some_choices();
   for (const auto& [vocab, width] : {std::pair{1, 1}, {2, 5}, {33, 33}, {1000, 1024}})
     table.push_back(choose_tokens_case("normal", Row::Normal, vocab, width, choices));
