@@ -173,8 +173,7 @@ int run(const Options& options) {
   }
   if (gpu.empty()) gpu = device->description();
   // The rates were measured with one scale per tensor.
-  const Fp8Recipe recipe = plan.numerics.fp8.recipe;
-  const bool has_rates = plan.is_fp8() && (recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current);
+  const bool has_rates = plan.is_fp8() && has_scale_per_tensor(plan.numerics.fp8.recipe);
   const std::optional<GpuRates> rates = gpu_rates(gpu);
   if (rates && has_rates && options.ranks == 0 && model.width < kSmallWidth)
     print_stdout(

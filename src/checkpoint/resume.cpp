@@ -55,8 +55,7 @@ TrainConfig load_stored_config(const std::string& path, std::span<const KeySetti
     if (head->values == std::vector<std::string>{"true"}) head->values = {"all"};
   }
   TrainConfig config = load_train_config(std::move(file), flags);
-  const bool adds_fast = config.fp8_recipe == Fp8Recipe::Delayed || config.fp8_recipe == Fp8Recipe::Current;
-  const bool matters = config.mixed_precision == Precision::Fp8 && adds_fast;
+  const bool matters = config.mixed_precision == Precision::Fp8 && has_scale_per_tensor(config.fp8_recipe);
   if (older && matters && !config.is_set("fp8_fast_accum")) config.fp8_fast_accum = Fp8FastAccum::None;
   return config;
 }

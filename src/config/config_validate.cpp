@@ -179,14 +179,14 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
   } else {
     const std::string recipe = fmt::format("fp8_recipe is {}", config_text(config, "fp8_recipe"));
     const bool delayed = config.fp8_recipe == TrainConfig::Fp8Recipe::Delayed;
-    if (!delayed && config.fp8_recipe != TrainConfig::Fp8Recipe::Current) note("fp8_margin", recipe);
+    if (!has_scale_per_tensor(config.fp8_recipe)) note("fp8_margin", recipe);
     if (!delayed) {
       for (const char* key : kDelayedOnly) note(key, recipe);
     }
     if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
     if (config.fp8_recipe == TrainConfig::Fp8Recipe::Mxfp8) note("fp8_weight_copies", recipe);
     if (config.fp8_fast_accum != Fp8FastAccum::None) {  // exact sums are what such a run has
-      if (!delayed && config.fp8_recipe != TrainConfig::Fp8Recipe::Current) {
+      if (!has_scale_per_tensor(config.fp8_recipe)) {
         note("fp8_fast_accum", recipe);
       } else if (!on_gpu) {
         note("fp8_fast_accum", "the run is on the CPU");

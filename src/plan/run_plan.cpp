@@ -88,8 +88,7 @@ void log_changes(const TrainConfig& config, const PlanTarget& target, const Step
 // Says which sums stay exact although fp8_fast_accum asks for fast ones.
 void log_exact_sums(const Transformer& transformer, const Device& device) {
   const Fp8Config& fp8 = transformer.numerics().fp8;
-  const bool can_sum_fast = fp8.recipe == Fp8Recipe::Delayed || fp8.recipe == Fp8Recipe::Current;
-  if (device.name() != "cuda" || !can_sum_fast) return;
+  if (device.name() != "cuda" || !has_scale_per_tensor(fp8.recipe)) return;
   bool exact_wgrad = false;
   int64_t exact_forward = 0;
   for (const Linear* linear : transformer.linears()) {

@@ -31,6 +31,10 @@ enum class Fp8FastAccum : uint8_t { None, Forward, ForwardDgrad, All };
 inline constexpr int64_t kMostTokensOfFastSums = 8192;
 inline constexpr int64_t kMostInputsOfFastSums = 16384;
 std::string_view name_of(Fp8Recipe recipe);  // as users write it
+// One scale per tensor, and none per block: then a product can run with fast sums, and margins count.
+inline bool has_scale_per_tensor(Fp8Recipe recipe) {
+  return recipe == Fp8Recipe::Delayed || recipe == Fp8Recipe::Current;
+}
 std::string_view name_of(Fp8Format format);
 
 // What the user chose about FP8.

@@ -104,7 +104,7 @@ LinearChoice choose(const LinearSite& site, const Fp8Config& config) {
     }
     return choice;
   }
-  if (config.recipe != Fp8Recipe::Delayed && config.recipe != Fp8Recipe::Current) return choice;
+  if (!has_scale_per_tensor(config.recipe)) return choice;
   for (const Product product : kProducts)
     choice.products[static_cast<size_t>(product)].fast_accumulation =
         sums_fast(site, product, config.fast_accumulation);

@@ -42,7 +42,7 @@ MedianScales median_scales(const std::vector<ScaleTable::Report>& reports) {
 
 std::string SaturationWatch::look(const std::vector<ScaleTable::Report>& reports, const Fp8Config& config) {
   std::string first;
-  const bool per_tensor = config.recipe == Fp8Recipe::Delayed || config.recipe == Fp8Recipe::Current;
+  const bool per_tensor = has_scale_per_tensor(config.recipe);
   for (const ScaleTable::Report& r : reports) {
     int& run = runs_[r.name];
     const bool high = r.saturated_share > kShare;
