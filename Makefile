@@ -9,6 +9,11 @@ PREFIX ?= /usr/local
 
 .PHONY: demo test build configure install package clean
 
+# The first build of a new folder compiles several files as one (OCTET_UNITY), unless ccache can help. The folder keeps that:
+# make test after make demo then compiles only the tests. What counts is the first look; developers begin with make test.
+first_build = $(if $(wildcard build/release/CMakeCache.txt),,$(if $(CCACHE_DISABLE),1,$(if $(shell command -v ccache 2>/dev/null),,1)))
+demo install: UNITY = $(if $(first_build),-DOCTET_UNITY=ON)
+
 # Without the tests, so that a first look comes sooner.
 demo: configure
 	cmake --build --preset release -j $(JOBS) --target octet
@@ -23,7 +28,7 @@ build: configure
 
 configure:
 	scripts/setup
-	@cmake --preset release $(if $(CUDA),-DOCTET_CUDA=$(CUDA)) > build-configure.log || { cat build-configure.log; exit 1; }
+	@cmake --preset release $(if $(CUDA),-DOCTET_CUDA=$(CUDA)) $(UNITY) > build-configure.log || { cat build-configure.log; exit 1; }
 	@grep "CUDA backend" build-configure.log
 	@rm -f build-configure.log
 
