@@ -93,7 +93,7 @@ void report(const ChatSession& session, const ChatSession::Answer& answer) {
 }  // namespace
 
 void write_out(std::string_view given) {
-  // What a model says must not control the terminal. Files and pipes get it as it is.
+  // A model's text must not control the terminal. Files and pipes get it unchanged.
   static const bool is_terminal = isatty(STDOUT_FILENO) != 0;
   const std::string safe = is_terminal ? without_escapes(given) : "";
   const std::string_view text = is_terminal ? safe : given;

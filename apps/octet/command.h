@@ -50,10 +50,10 @@ Command completion_command();
 Command man_command();
 Command help_command();
 
-// What 'octet checkpoints DIRECTORY' does. Returns the exit code.
+// The command 'octet checkpoints DIRECTORY'. Returns the exit code.
 int list_checkpoints(const std::string& directory);
 
-// What all commands that read a model take.
+// The argument of all commands that read a model.
 inline constexpr const char* kModelHelp =
     "Hugging Face folder or hub id, adapter folder, checkpoint folder (step_N), or run folder.";
 inline constexpr const char* kBestHelp =

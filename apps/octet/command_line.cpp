@@ -76,7 +76,7 @@ void translate_flags(const CommandLine& line, std::vector<KeySetting>& settings,
                     std::back_inserter(settings));
 }
 
-// What else people give where the configuration file goes, and the flag for it; "" if it may be a configuration.
+// The flag for something else that people give instead of a configuration file; "" if the word may be a configuration.
 std::string other_than_config(const std::string& word) {
   namespace fs = std::filesystem;
   std::error_code code;

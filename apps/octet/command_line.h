@@ -29,7 +29,7 @@ enum class RunKeys {
   Listed,  // the same, and help lists the keys
 };
 
-// What a command takes. It drives the parser, the error messages and --help.
+// The arguments and flags of a command. They drive the parser, the error messages and --help.
 struct CommandLine {
   std::string name;
   std::string summary;             // one line without a full stop, for the list of commands

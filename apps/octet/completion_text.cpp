@@ -83,7 +83,7 @@ bool takes_run_keys(const CommandLine& line) {
   return line.run_keys != RunKeys::No;
 }
 
-// What the words of a command are: "commands", "shells", "yaml", "none", or "files".
+// The kind of a command's words: "commands", "shells", "yaml", "none", or "files".
 std::string_view words_kind(const CommandLine& line) {
   if (line.name == "help" || line.name == "launch") return "commands";
   if (line.name == "completion") return "shells";
@@ -103,7 +103,7 @@ std::string flag_names(const std::vector<Flag>& flags) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-// What follows a flag, as one word or "=a b c" for choices.
+// The value after a flag, as one word or "=a b c" for choices.
 std::string kind_text(const Flag& flag) {
   switch (flag.kind) {
     case ValueKind::None:

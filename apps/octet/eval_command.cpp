@@ -37,7 +37,7 @@ struct Options : DeviceOptions {
   static constexpr int64_t kBatchesOfRun = -1;
 };
 
-// What is evaluated, and how.
+// A model to evaluate, and how.
 struct LossWork {
   std::string dataset;  // as it is shown
   std::vector<EvalSet> sets;

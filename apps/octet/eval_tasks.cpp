@@ -89,7 +89,7 @@ RunShape shape_for(const EvalTaskOptions& options, const Work& work, int64_t max
           .scoring = true};
 }
 
-// Of batches that are too large for the device, the half is tried, unless the user has chosen the size.
+// If a batch is too large for the device, half of it is tried, unless the user has chosen the size.
 std::unique_ptr<Transformer> make_model(const EvalTaskOptions& options, const ModelConfig& config,
                                         RunShape shape, const Numerics& numerics, Device& device) {
   while (true) {

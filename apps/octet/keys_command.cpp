@@ -56,7 +56,7 @@ bool has_word(std::string_view text, std::string_view word) {
   return false;
 }
 
-// What octet makes of a key of another program, and its own keys that this names. "" if nobody knows the key.
+// Help for a key of another program: what octet makes of it, and octet's own keys. "" if nobody knows the key.
 std::string foreign_key_help(const std::string& name) {
   if (!key_called(foreign_keys(), name)) return "";
   SettingsNotes notes;

@@ -6,7 +6,7 @@
 
 namespace octet {
 
-// What `octet launch` starts on this node.
+// The processes that `octet launch` starts on this node.
 struct LaunchPlan {
   std::vector<std::string> command;  // of octet, with its arguments
   int processes = 1;                 // on this node; equally many on every node

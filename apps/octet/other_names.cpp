@@ -29,7 +29,7 @@ constexpr std::string_view kSubmit =
     "it writes the batch script, submits it, and continues the run after its time limit";
 constexpr std::string_view kEval = "it prints the loss on a dataset, or the score of a benchmark";
 
-// What people call a command elsewhere, and how to say it here.
+// A command's name in other programs, and its name here.
 constexpr OtherName kOtherNames[] = {
     {"finetune", "train --model_name_or_path MODEL --dataset DATA"},
     {"fine_tune", "train --model_name_or_path MODEL --dataset DATA"},

@@ -5,7 +5,7 @@
 
 namespace octet {
 
-// What to type instead of a command or script of another program: "use 'octet doctor': it ...". "" if the name is not
+// Advice for a command or script of another program: "use 'octet doctor': it ...". "" if the name is not
 // known. A folder in front, an ending such as .py and dashes for underscores do not matter.
 std::string command_here(std::string_view name);
 

@@ -56,7 +56,7 @@ void fall_back_without_fp8(TrainConfig& config, const KnownGpu& gpu) {
   config.mixed_precision = TrainConfig::Precision::Bf16;
 }
 
-// What is known, and not known, about a GPU that was asked for by name.
+// Prints what is known, and not known, about a GPU given by name.
 void print_support(const KnownGpu& gpu, int64_t usable_bytes, bool has_speed) {
   if (!gpu.support.empty()) print_stdout("\n{}: {}\n", gpu.name, gpu.support);
   if (gpu.key != "h200") {

@@ -9,7 +9,7 @@
 #include "import/import.h"
 #include "sweep/sweep_spec.h"
 
-// What can be said of a sweep before it starts: by 'octet sweep', and by 'octet submit' before its job waits in a queue.
+// Checks of a sweep before it starts: by 'octet sweep', and by 'octet submit' before its job waits in a queue.
 
 namespace octet {
 

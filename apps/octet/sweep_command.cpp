@@ -117,7 +117,7 @@ std::vector<std::string> base_words(const SweepSpec& spec, const std::string& co
   return words;
 }
 
-// What stands before such an argument in the identity of a sweep.
+// The prefix of such an argument in the identity of a sweep.
 constexpr std::string_view kBaseWord = "octet train: ";
 
 std::vector<std::string> base_words_in(const std::string& identity) {

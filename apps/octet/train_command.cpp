@@ -21,7 +21,7 @@ struct Options {
   RunArguments run;
 };
 
-// Of checkpoint_dir, or of the run, or of all runs in output_dir.
+// Lists the checkpoints of checkpoint_dir, or of the run, or of all runs in output_dir.
 int list_checkpoints_of(const TrainConfig& config) {
   if (!config.checkpoint_dir.empty()) {
     if (posix_env().is_directory(config.checkpoint_dir)) return list_checkpoints(config.checkpoint_dir);

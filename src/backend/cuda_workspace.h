@@ -21,15 +21,15 @@ constexpr int64_t kNormStripColumns = 8192;
 constexpr int kDecodeGroup = 8;
 constexpr int64_t kDecodeBlocks = 1024;
 
-// What every GPU that octet runs on can do.
+// The capabilities of every GPU that octet runs on.
 Capabilities cuda_capabilities();
 
 // The tiles of `rows` rows of all documents, and the counters that sort them.
 int64_t attention_schedule_bytes(int64_t tokens, int64_t documents, int64_t max_length, int rows);
-// What attention needs, with cuDNN and without.
+// Bytes for attention, with cuDNN and without.
 int64_t cuda_attention_workspace(const WorkspaceNeeds& needs);
 int64_t cuda_decode_workspace(const WorkspaceNeeds& needs);
-// Of all ops, with kCudaGemmWorkspace.
+// Bytes for all ops, including kCudaGemmWorkspace.
 int64_t cuda_workspace_bytes(const WorkspaceNeeds& needs, int multiprocessors);
 
 }  // namespace octet

@@ -2,7 +2,7 @@
 
 #include "ops/ops.h"
 
-// What ops for adapters and for ranks refuse. Every device checks by these, so the messages are the same.
+// Checks of arguments of the ops for adapters and for ranks. All devices use them, so the messages are the same.
 
 namespace octet {
 

@@ -2,7 +2,7 @@
 
 namespace octet {
 
-// What the program tells its caller; README.md has the same list for users.
+// Exit codes of the program; README.md has the same list for users.
 constexpr int kExitDone = 0;
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;       // wrong usage or configuration: nothing was started

@@ -8,7 +8,7 @@
 
 namespace octet {
 
-// What a file says under a key, or nothing if it says something of another kind there. nlohmann's own value() throws
+// The value under a key of a file, or nothing if it is of another kind. nlohmann's own value() throws
 // its own exceptions then. `Json` is json or ordered_json; `object` may be anything.
 template <class Json>
 std::optional<std::string> text_in(const Json& object, const char* key) {

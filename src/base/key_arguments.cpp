@@ -114,12 +114,12 @@ class ArgumentReader {
   bool has_next() const { return at_ < arguments_.size(); }
   const std::string& next() const { return arguments_[at_]; }
 
-  // Of an unknown flag: its value, if one follows, is not a positional.
+  // After an unknown flag: a value that follows is not a positional.
   void skip_value() {
     if (has_next() && !next().starts_with("-")) ++at_;
   }
 
-  // Of a flag that may stand alone: a configuration file behind it is not its value.
+  // For a flag that may stand alone: a configuration file behind it is not its value.
   bool has_value_of_optional() const {
     return has_next() && !is_written_as_flag(keys_, next()) && !is_named_as_config(next());
   }

@@ -7,7 +7,7 @@
 
 #include "base/keys.h"
 
-// What the readers of files and of command lines share.
+// Shared by the readers of files and of command lines.
 
 namespace octet {
 

@@ -101,7 +101,7 @@ std::string plain_choice(std::string text) {
   return text;
 }
 
-// What the table says about a value: the choice that a spelling stands for, or the reason for refusing it.
+// The table's entry for a value: the choice that a spelling stands for, or the reason for refusing it.
 const std::string* find_spelling(const std::vector<std::pair<std::string, std::string>>& spellings,
                                  const std::string& text) {
   const auto found =

@@ -124,7 +124,7 @@ std::vector<KeySetting> read_settings_file(const std::string& path, std::vector<
 std::vector<KeySetting> parse_settings(const std::string& text, const std::string& file_name,
                                        std::vector<std::string>& errors);
 
-// What the words between the flags are. It decides what a word after a bool flag is (--dry_run WORD):
+// The kind of words between the flags. It decides what a word after a bool flag is (--dry_run WORD):
 //   None        always the value of the flag
 //   ConfigFile  the value, unless the word is named like a configuration or is a file that exists
 //   Any         the value only if it reads as a bool
@@ -190,7 +190,7 @@ class KeyTableBase {
     void (*set)(void* member, size_t enumerator);
     size_t (*get)(const void* member);
   };
-  // Of a std::vector of items.
+  // Access to a std::vector of items.
   struct ListAccess {
     void (*clear)(void* list);
     void* (*append)(void* list);  // returns the new item

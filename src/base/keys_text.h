@@ -6,7 +6,7 @@
 
 namespace octet {
 
-// What a key takes and what it is unless given: "[1 or more; default: 64; also --max_tokens]"; "" if there is nothing
+// The values of a key and its default: "[1 or more; default: 64; also --max_tokens]"; "" if there is nothing
 // to say.
 std::string limits_of(const Key& key);
 

@@ -8,7 +8,7 @@
 
 namespace octet {
 
-// What NVML knows about one GPU at this moment. What a GPU or a driver does not tell is empty.
+// The state of one GPU at this moment, from NVML. Values that a GPU or driver does not tell are empty.
 struct GpuState {
   std::string name, uuid;  // "GPU-00112233-4455-..."
   std::optional<double> power_watts, power_limit_watts, default_power_limit_watts;

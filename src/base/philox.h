@@ -50,7 +50,7 @@ class Philox {
  public:
   explicit constexpr Philox(uint64_t seed, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
 
-  // What the rounds take from the seed.
+  // The keys of the rounds, from the seed.
   template <int rounds>
   struct Keys {
     uint32_t of_round[rounds][2];

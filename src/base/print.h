@@ -10,7 +10,7 @@
 
 namespace octet {
 
-// What octet prints passes terminal_safe(): names and texts of files that others made cannot control the terminal.
+// All output passes terminal_safe(): names and texts of files that others made cannot control the terminal.
 template <class... Args>
 void print_stdout(fmt::format_string<Args...> format, Args&&... args) {
   fmt::print("{}", terminal_safe(fmt::format(format, std::forward<Args>(args)...)));

@@ -22,7 +22,7 @@ std::vector<std::string> python_environment(std::span<const std::string> given);
 inline constexpr std::string_view kPythonStart =
     "import sys\nsys.path[:] = [place for place in sys.path if place]\n";
 
-// What the script prints, at most 4 KiB; empty if Python cannot be started or ends with an error.
+// The output of the script, at most 4 KiB; empty if Python cannot be started or ends with an error.
 std::string python_answer(std::string_view script);
 
 }  // namespace octet

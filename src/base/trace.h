@@ -66,15 +66,15 @@ class Trace {
 void set_active_trace(std::shared_ptr<Trace> trace);
 std::shared_ptr<Trace> active_trace();
 
-// What an external profiler shows of the same spans: called at their begin and end, if set. They must be callable from any
-// thread.
+// Called at the begin and end of the same spans, if set, so that an external profiler can show them. They must be callable
+// from any thread.
 struct TraceRanges {
   void (*push)(const char* name) = nullptr;
   void (*pop)() = nullptr;
 };
 void set_trace_ranges(const TraceRanges& ranges);
 
-// What the calling thread does in this scope. Costs one relaxed load of an atomic if nobody listens.
+// Names what the calling thread does in this scope. Costs one relaxed load of an atomic if nobody listens.
 class TraceSpan {
  public:
   TraceSpan(const char* track, const char* name) {

@@ -151,7 +151,7 @@ class CommBench {
     wait();
     return seconds_since(begin);
   }
-  // Of all ranks, so that all of them report and repeat the same.
+  // The slowest of all ranks, so that all of them report and repeat the same.
   double slowest(double seconds) {
     double most = seconds;
     for (const std::string& text : ranks_.host().all_gather("comm bench", fmt::format("{:a}", seconds)))

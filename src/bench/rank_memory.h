@@ -6,7 +6,7 @@
 
 #include "plan/memory_fit.h"
 
-// What 'octet plan --ranks' shows: memory of a rank in every mode.
+// Memory of a rank in every mode, for 'octet plan --ranks'.
 
 namespace octet {
 

@@ -31,7 +31,7 @@ std::string sha256(std::string_view text) {
   return hash.hex();
 }
 
-// What config.json says about the computation, independent of how it says it. The bindings name every field, so that a
+// The computation that config.json describes, independent of how it is written. The bindings name every field, so that a
 // new field of ModelConfig does not compile until somebody decides whether it belongs here.
 std::string architecture_text(const ModelConfig& config) {
   const auto& [name, family, vocab, layers, width, heads, kv_heads, head_dim, ffn, max_positions, norm,

@@ -24,7 +24,7 @@ struct ModelChat {
   std::string unknown;             // the file of a chat template that octet does not recognise
 };
 
-// What the run was trained with, or the chat template in the folder of the model, its adapter or its tokenizer.
+// The chat style that the run was trained with, or the chat template in the folder of the model, its adapter or its tokenizer.
 ModelChat find_chat_style(const ModelFolder& model);
 
 // The chat template in a folder, for example of a tokenizer.

@@ -131,7 +131,7 @@ void set_moment(Device& device, Tensor to, Tensor to_scales, const std::vector<f
   device.copy_to_device(to_scales, factors.data());
 }
 
-// What is said about weights that are stored with other bits than before; empty: nothing. `dtype` is that of the run, and
+// A remark about weights that are stored with other bits than before; empty: none. `dtype` is that of the run, and
 // `from_fp32` says that the checkpoint has fp32 weights.
 std::string conversion_remark(DType dtype, RemainderKind from, RemainderKind to, bool from_fp32) {
   using enum RemainderKind;

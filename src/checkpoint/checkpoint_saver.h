@@ -49,7 +49,7 @@ class CheckpointSaver {
   bool is_writing();
   void wait();  // until nothing is being written
 
-  // What a save has cost, once after each that was published.
+  // The cost of a save, once after each that was published.
   std::optional<CheckpointCost> take_cost();
   // Only while nothing is being written.
   const std::optional<CheckpointCost>& last_cost() const { return last_cost_; }

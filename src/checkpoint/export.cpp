@@ -112,7 +112,7 @@ void write_weights(Env& env, const std::string& folder, const std::vector<HfTens
   env.write_synced(join_path(folder, "model.safetensors.index.json"), index.dump(2) + "\n");
 }
 
-// What the folder itself says of generation, with the ids that begin and end a text, and that pad it.
+// The folder's own generation settings, with the ids that begin and end a text, and that pad it.
 std::string generation_config(Env& env, const ModelFolder& model, const ModelConfig& config,
                               std::optional<int32_t> pad) {
   Json json = {{"_from_model_config", true}};

@@ -181,7 +181,7 @@ bool is_adapter(const ModelFolder& model) {
                           : posix_env().exists(join_path(model.folder, kAdapterConfigName));
 }
 
-// What the name leads to, model or adapter, before its config is read.
+// The folder behind the name, model or adapter, before its config is read.
 ModelFolder locate(const std::string& name, bool best, std::string_view expected) {
   Env& env = posix_env();
   const std::string path = local_model_folder(name);
@@ -320,7 +320,7 @@ ModelFolder find_start(const std::string& name) {
     model.config = model_config_from_hf(env.read_text(name), name);
     return model;
   }
-  // What is downloaded has the weights that octet reads, or none.
+  // A downloaded folder has the weights that octet reads, or none.
   const bool is_here = env.is_directory(name);
   ModelFolder model = locate(name, false, kModelExpected);
   if (is_adapter(model)) {

@@ -58,8 +58,8 @@ std::string tokenizer_of(const Checkpoint& checkpoint);
 // tokenizer of the run and is gone or changed. ConfigError if it is another tokenizer that does not exist.
 std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name);
 
-// Of two checkpoints the newer one has more: when it was saved, in seconds, and how far the training had come. Numbers
-// of saves count in one folder only.
+// The newer of two checkpoints has the larger tuple: when it was saved, in seconds, and how far the training had come.
+// Numbers of saves count in one folder only.
 inline std::tuple<int64_t, int64_t, int64_t> order_of(const Checkpoint& checkpoint) {
   return {checkpoint.saved_at, checkpoint.step, checkpoint.sequence};
 }

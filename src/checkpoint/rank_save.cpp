@@ -10,7 +10,7 @@ namespace {
 // A slow disk is no failure. Ranks that died are noticed elsewhere, and long before.
 constexpr std::chrono::minutes kWriteLimit{60};
 
-// What a rank tells the others. A failure of any of them is one of all.
+// A rank's message to the others. If one of them fails, all have failed.
 struct Report {
   std::string failure;
   std::string folder;  // from the first rank

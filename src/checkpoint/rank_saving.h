@@ -11,7 +11,7 @@
 
 namespace octet {
 
-// What saving needs of ranks that share a model. All functions are called by all ranks in the same order.
+// Functions that saving needs if ranks share a model. All functions are called by all ranks in the same order.
 struct RankSaving {
   HostChannel* host = nullptr;  // also used by the thread that writes
   Sharding sharding;

@@ -101,7 +101,7 @@ std::vector<std::string> latest_folders(Env& env, const TrainConfig& config) {
   return folders;
 }
 
-// What a resume continues from, before the checkpoint is chosen.
+// The origin of a resumed run, before the checkpoint is chosen.
 struct Origin {
   std::string run;            // empty: not known, as of a copied checkpoint
   std::string configuration;  // the file that says how it was trained; empty: there is none

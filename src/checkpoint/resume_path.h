@@ -25,7 +25,7 @@ std::string run_of_checkpoint(Env& env, const std::string& path);
 // Whether two paths lead to the same folder, whether or not it exists.
 bool is_same_folder(const std::string& a, const std::string& b);
 
-// What somebody has typed for `resume`, as a folder: of a checkpoint, of checkpoints or of a run. "latest" stays as it is.
+// The folder that a value of `resume` means: of a checkpoint, of checkpoints or of a run. "latest" stays as it is.
 //
 //   best                     the best checkpoint of the run
 //   X/latest, X/best         octet's own files in a folder of checkpoints

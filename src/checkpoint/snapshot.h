@@ -62,7 +62,7 @@ class Snapshot {
   bool out_of_memory_ = false;
   std::string weights_name_, optimizer_name_;  // of the files; empty: other ranks write them
   std::string weights_index_;                  // empty: there is none
-  // What this rank writes:
+  // The part that this rank writes:
   std::vector<ParameterSpec> table_;     // of the weights
   std::vector<StateTensor> weights_;     // in the order of the table
   std::vector<StateTensor> remainders_;  // of adapters in bf16, likewise

@@ -39,8 +39,8 @@ struct ResumeCheck {
   void compare(const std::vector<StepRecord>& whole, const std::vector<StepRecord>& resumed);
 };
 
-// What guides ask before a long run. The first variant of the comparison is the reference (BF16), the second one is what
-// the long run will use.
+// Checks that guides recommend before a long run. The first variant of the comparison is the reference (BF16), the second
+// one is that of the long run.
 Checklist make_checklist(const Comparison& comparison, const std::vector<SampleCheck>& samples,
                          const ResumeCheck& resume);
 

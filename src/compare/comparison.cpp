@@ -206,7 +206,7 @@ double mean_member(const std::vector<RunFigures>& runs, const Variant& variant, 
   return mean_of(values);
 }
 
-// Of the mean speed of its runs.
+// The noise of the mean speed of a variant's runs.
 std::optional<double> speed_noise_of(const std::vector<RunFigures>& all, const Variant& variant) {
   double squares = 0;
   for (const size_t run : variant.runs) {

@@ -24,7 +24,7 @@ struct ComparedRun {
 // is a run that is given twice. ConfigError if fewer than two are left.
 std::vector<ComparedRun> read_compared_runs(const std::vector<std::string>& paths);
 
-// What is measured of a run, over the steps that all runs have.
+// Figures of a run, over the steps that all runs have.
 struct RunFigures {
   double tokens_per_second = 0;       // median, without the first steps
   std::optional<double> speed_noise;  // half of its 95 % interval, as a share of it; absent: too few steps
@@ -54,7 +54,7 @@ struct Variant {
   RunFigures mean;           // of its runs
 };
 
-// What a variant has more (or, below 0, less) than the reference.
+// Variant minus reference.
 struct Difference {
   double mean = 0;     // over the last part and all seeds
   double percent = 0;  // of the reference

@@ -352,7 +352,7 @@ HtmlPage comparison_page(const Comparison& comparison, const Checklist* checklis
   std::vector<std::string> names;
   for (const Variant& variant : comparison.variants) names.push_back(variant.name);
   const VariantComparison& first = shown_first(comparison);
-  // Of a single variant the verdict is its own, also if its speed was emulated.
+  // A single variant has its own verdict, also if its speed was emulated.
   const bool is_good = comparison.best || (comparison.comparisons.size() == 1 && first.is_good);
   HtmlPage page{.title = fmt::format("{}", fmt::join(names, " / ")),
                 .subtitle = fmt::format("{} compared over steps {} to {}; the reference is {}",

@@ -10,7 +10,7 @@ namespace octet {
 
 inline constexpr double kJoulesPerKwh = 3.6e6;
 
-// What a table of the comparison shows: one row per figure that any variant has, one cell per variant.
+// A table of the comparison: one row per figure that any variant has, one cell per variant.
 struct FigureRow {
   struct Cell {
     std::string text;

@@ -87,7 +87,7 @@ std::vector<std::string> compared_keys(const std::vector<ComparedRun>& runs) {
   return keys;
 }
 
-// What distinguishes variants: all settings but the seed, and the precision that was really used.
+// The identity of a variant: all settings but the seed, and the precision that was really used.
 std::string identity_of(const ComparedRun& run, const RunFigures& figures, size_t index,
                         const std::vector<std::string>& keys) {
   if (!run.variant.empty()) return run.variant;

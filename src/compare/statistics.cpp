@@ -58,7 +58,7 @@ std::optional<double> median_noise(std::span<const double> values) {
     const size_t above = std::min(below + 1, sorted.size() - 1);
     return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
   };
-  // Of normal values, quartiles are 1.349 deviations apart, and a median has 1.253 times the error of a mean.
+  // For normal values, quartiles are 1.349 deviations apart, and a median has 1.253 times the error of a mean.
   constexpr double kHalfInterval = 1.96 * 1.253 / 1.349;
   return kHalfInterval * (quantile(0.75) - quantile(0.25)) / std::sqrt(static_cast<double>(sorted.size()));
 }

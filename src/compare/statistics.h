@@ -8,8 +8,8 @@ namespace octet {
 
 double mean_of(std::span<const double> values);    // NaN for none
 double median_of(std::span<const double> values);  // likewise
-// Half of the 95 % interval of the median, from the quartiles, which single outliers do not change. Of few values it is too
-// narrow: it holds the truth about seven times in eight. Absent for fewer than kLeastSpread.
+// Half of the 95 % interval of the median, from the quartiles, which single outliers do not change. With few values it is
+// too narrow: it covers the true median about 7 times in 8. Absent for fewer than kLeastSpread.
 inline constexpr size_t kLeastSpread = 8;
 std::optional<double> median_noise(std::span<const double> values);
 // With n - 1 in the denominator; NaN for fewer than two values.
@@ -30,10 +30,10 @@ struct MeanEstimate {
   size_t count = 0;
 };
 
-// Of independent values: Student's t. Needs two.
+// For independent values: Student's t. Needs two.
 MeanEstimate estimate_mean(std::span<const double> values);
 
-// Of values that follow each other in time. Neighbours that resemble each other say less than their number: n values
+// For values that follow each other in time. Neighbours that resemble each other say less than their number: n values
 // count as n (1 - r) / (1 + r), where r is their lag-1 correlation. Few values show too little of r and of their own
 // spread; both are corrected for that. Needs kLeastSeries values: with fewer the interval is far too narrow.
 inline constexpr size_t kLeastSeries = 20;

@@ -62,7 +62,7 @@ Settings settings_of_variant(const std::string& variant) {
   return settings;
 }
 
-// Of two settings of one key the later list wins.
+// If both lists set a key, the later list wins.
 void override_settings(Settings& settings, const Settings& later) {
   const std::span<const Key> keys = train_keys().keys();
   for (const KeySetting& setting : later) {
@@ -86,7 +86,7 @@ std::string set_keys_yaml(const TrainConfig& config) {
   return text;
 }
 
-// What a comparison needs and the user did not ask for otherwise.
+// Adds settings that a comparison needs, unless the user has set them.
 void add_defaults(Settings& settings, const TrainConfig& given, const VariantPlan& plan) {
   const auto set_unless_given = [&](const char* key, int64_t value) {
     if (!given.is_set(key)) override_settings(settings, {flag(key, fmt::format("{}", value))});

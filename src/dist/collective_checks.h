@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "dist/communicator.h"
 
-// What all engines ask of the arguments of a collective, and the arithmetic of parts.
+// Checks of a collective's arguments, for all engines, and the arithmetic of parts.
 
 namespace octet {
 

@@ -9,7 +9,7 @@
 
 namespace octet {
 
-// What an engine needs to make a group of processes. All members have the same name and members.
+// A request to an engine for a group of processes. All members have the same name and members.
 struct GroupRequest {
   HostChannel& host;  // of all ranks of the run; only members call it
   Progress& progress;

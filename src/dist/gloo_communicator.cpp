@@ -17,7 +17,7 @@
 namespace octet {
 namespace {
 
-// Of one collective, and of the connections. Ranks that only wait for a slow one must not give up before it.
+// Time limit of one collective, and of the connections. Ranks that only wait for a slow one must not give up before it.
 constexpr std::chrono::milliseconds kLimit = HostChannel::kLimit;
 
 // Gloo begins its messages with the source file and line: "[/build/pair.cc:598] Connection closed by peer".

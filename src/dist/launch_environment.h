@@ -15,7 +15,7 @@ namespace octet {
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 EnvironmentLookup process_environment();
 
-// What a launcher has told this process about the run it belongs to.
+// The launcher's variables about the run that this process belongs to.
 struct LaunchEnvironment {
   std::string launcher;  // "octet launch", "torchrun", "mpirun", "srun"; empty: none
   RankPlace place;

@@ -40,7 +40,7 @@ class ProgressBoard final : public Progress {
   std::vector<Lane> lanes_;
 };
 
-// What a rank does, in words: "step 12, saving; gather: 42 queued, last 'gather layers.3', 41 finished".
+// A rank's activity, in words: "step 12, saving; gather: 42 queued, last 'gather layers.3', 41 finished".
 // `lane_names` may be shorter than the lanes.
 std::string describe_progress(const HeartbeatMessage& state, const std::vector<std::string>& lane_names);
 

@@ -291,7 +291,7 @@ void RankService::handle(Connection& connection, const Frame& frame) {
     connection.state = std::move(state);
   } else if (frame.type == MessageType::Fault) {
     connection.has_reported = true;
-    // What rank 0 says holds for all: it knows why this rank has failed, too.
+    // Rank 0's message holds for all: it also knows why this rank has failed.
     if (!fault_ || !place_.is_first()) fault_ = from_body<FaultMessage>(frame.body);
     if (fault_->rank < -1 || fault_->rank >= place_.ranks) fault_->rank = connection.rank;
     // Only the code of rank 0 counts for all.

@@ -20,7 +20,7 @@ struct RankPlace {
   bool operator==(const RankPlace&) const = default;
 };
 
-// What this rank does, for messages about ranks that hang or died. Thread-safe; made to be called often.
+// The activity of this rank, for messages about ranks that hang or died. Thread-safe; made to be called often.
 class Progress {
  public:
   virtual ~Progress() = default;

@@ -17,7 +17,7 @@ struct RendezvousOptions {
   std::string master_host = "127.0.0.1";
   int base_port = 0;                  // 0: follows from the job's key
   std::optional<std::string> secret;  // needed if there are several nodes
-  // What must fit together. Empty GPU: not checked.
+  // These must fit together. An empty GPU is not checked.
   std::string host, gpu, config, version;
   std::chrono::milliseconds limit{300'000};
   std::chrono::milliseconds handshake_limit{10'000};  // for one client to say who it is

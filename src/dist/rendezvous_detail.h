@@ -8,7 +8,7 @@ namespace octet {
 
 Meeting meet_as_first(const RendezvousOptions& options);  // rank 0
 
-// What this process says about itself, without the proof.
+// The first message of this process about itself, without the proof.
 HelloMessage hello_of(const RendezvousOptions& options);
 
 std::string clean_text(std::string text);            // another process's words, without control characters

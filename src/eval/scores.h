@@ -8,7 +8,7 @@
 
 namespace octet {
 
-// What the model chose for one question.
+// The model's choice for one question.
 struct Answer {
   std::vector<double> log_likelihoods;  // of the choices
   int64_t choice = 0;                   // the most likely one; the first of several that are equal

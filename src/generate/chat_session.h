@@ -23,7 +23,7 @@ class ChatSession {
     bool is_complete = false;                                    // it ended itself
     bool is_full = false;  // the context was full before the limit of tokens
   };
-  // What the assistant says. `on_text` is called with each new part of the text, which is valid UTF-8; false stops the
+  // The assistant's answer. `on_text` is called with each new part of the text, which is valid UTF-8; false stops the
   // answer. Error if the message alone is longer than the context. After an error the conversation is what it was.
   Answer ask(const std::string& user, const std::function<bool(std::string_view text)>& on_text);
 

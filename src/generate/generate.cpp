@@ -120,7 +120,7 @@ std::vector<std::string> Generator::run(std::span<const std::string> prompts, co
   std::vector<int32_t> ends;
   if (tokenizer_.eos()) ends.push_back(*tokenizer_.eos());
   if (const auto end = chat_ ? tokenizer_.find_token(chat_->end_token()) : std::nullopt) ends.push_back(*end);
-  // What the tokenizer cannot say ends a text as well: the model's vocabulary may be larger.
+  // A token that the tokenizer does not have also ends a text: the model's vocabulary may be larger.
   const auto on_token = [&](size_t row, int32_t id) {
     if (std::ranges::find(ends, id) != ends.end() || id >= tokenizer_.vocab_size()) return false;
     std::string& text = texts[row];

@@ -26,7 +26,7 @@ struct GenerateCallbacks {
   std::function<bool(size_t row, int32_t id)> on_token = {};
   // A row whose sequence is full drops the older half of its context and continues. Otherwise it ends.
   bool slide = false;
-  // What the decoder's first sequence holds from an earlier call: what the first prompt shares with it is not read again.
+  // Tokens that the decoder's first sequence holds from an earlier call. The first prompt's share of them is not read again.
   std::span<const int32_t> cached = {};
 };
 
@@ -38,7 +38,7 @@ std::vector<std::vector<int32_t>> generate_ids(Decoder& decoder,
                                                const SampleOptions& options, std::span<const int32_t> end_ids,
                                                const GenerateCallbacks& callbacks);
 
-// What a Generator of this size allocates in addition to the weights; computed from its plan.
+// Bytes that a Generator of this size allocates in addition to the weights; computed from its plan.
 int64_t generator_bytes(Transformer& trained, Device& device, int64_t rows, int64_t length);
 
 // Text from the weights of a model in training, several prompts at a time, in the run's dense precision.

@@ -34,7 +34,7 @@ class Reader {
   Reader(const Json& json, const std::string& place) : json_(json), place_(place) {}
 
   PeftConfig read() {
-    // What the file is comes first: other kinds have other fields.
+    // The kind of the file comes first: other kinds have other fields.
     type("peft_type", "LORA");
     type("task_type", "CAUSAL_LM");
     PeftConfig config;

@@ -154,7 +154,7 @@ class ZstdStream final : public CompressedStream {
   size_t read(std::span<char> into) override {
     ZSTD_outBuffer out{into.data(), into.size(), 0};
     while (out.pos == 0) {
-      // What does not fit into `out` stays inside the decoder. So it is called again, even without new bytes.
+      // Bytes that do not fit into `out` stay inside the decoder. So it is called again, even without new bytes.
       const bool has_input = refill();
       if (!has_input && !inside_) return 0;
       ZSTD_inBuffer in{next_, left_, 0};

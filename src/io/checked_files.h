@@ -39,7 +39,7 @@ class CheckedFiles {
   CheckedFiles(const CheckedFiles&) = delete;
   CheckedFiles& operator=(const CheckedFiles&) = delete;
 
-  // What the check of a file has found (see remember), if the file has not changed since.
+  // The result of a file's check (see remember), if the file has not changed since.
   std::optional<uint64_t> find(const std::string& name, const FileStamp& stamp) const;
 
   // Call before checking files. Only one process at a time checks: the others wait, and find() then knows what the first

@@ -19,7 +19,7 @@ struct CheckpointFile {
   uint32_t crc32c = 0;
 };
 
-// What a checkpoint's manifest says in addition to its files; shown in listings.
+// The part of a checkpoint's manifest that listings show.
 struct CheckpointSummary {
   std::string precision;                                   // "fp8"
   double loss = std::numeric_limits<double>::quiet_NaN();  // not finite: none
@@ -77,7 +77,7 @@ struct CheckpointDraft {
   std::string name;  // of its temporary folder
 };
 
-// What is wrong with the content of a checkpoint's files; empty: nothing.
+// Returns what is wrong with the content of a checkpoint's files; empty: nothing.
 using FileCheck = std::function<std::string(const Checkpoint&)>;
 
 // A folder of checkpoints `step_N/`, with `latest` and `best` each pointing at one. However a save or prune ends

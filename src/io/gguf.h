@@ -25,7 +25,7 @@ enum class GgmlType : uint32_t {
 };
 constexpr int64_t kQ8Block = 32;
 const char* name_of(GgmlType type);  // "bf16"
-// Of `count` values; for Q8_0 a multiple of 32.
+// Bytes of `count` values; for Q8_0 a multiple of 32.
 int64_t ggml_bytes(GgmlType type, int64_t count);
 // Error where a finite value is too large for the type; for Q8_0 also where a value is not finite. `tensor` is named in it.
 std::vector<std::byte> ggml_encode(GgmlType type, std::span<const float> values,

@@ -42,7 +42,7 @@ std::string advice(const HubRequest& request, const HubCache& cache, const std::
       request.revision == "main" ? "" : fmt::format(" --revision {}", request.revision), cache.folder());
 }
 
-// What one of the caches has of a request.
+// The files of a request that one of the caches has.
 struct Cached {
   const HubCache* cache = nullptr;
   std::string commit;
@@ -57,7 +57,7 @@ struct Cached {
 using Caches = std::vector<HubCache>;
 
 std::optional<Cached> find_in(const HubRequest& request, const Caches& caches, const HubCache& cache) {
-  // What octet was told by the hub counts more than what another program has noted in the usual cache.
+  // The hub's answer to octet counts more than what another program has noted in the usual cache.
   std::optional<std::string> commit;
   if (const auto told = caches.front().ref(request.revision)) commit = cache.find_commit(*told);
   if (!commit) commit = cache.find_commit(request.revision);
@@ -130,7 +130,7 @@ void check_space(const std::string& folder, int64_t bytes) {
        folder, static_cast<double>(bytes) / 1e9, static_cast<double>(space.available) / 1e9);
 }
 
-// What is missing goes into octet's own cache.
+// Missing files go into octet's own cache.
 HubSnapshot download(const HubRequest& request, const Caches& caches, const HubClient& client,
                      const HubListing& listing) {
   const HubCache& cache = caches.front();

@@ -57,7 +57,7 @@ HubSnapshot hub_fetch(const HubRequest& request);
 // The same for callers that read a folder, for example a model's config.json, *.safetensors and tokenizer files.
 std::string hub_snapshot(const HubRequest& request);
 
-// What octet reads of a model's repository.
+// The files that octet reads of a model's repository.
 const std::vector<std::string>& hub_model_files();
 
 // The same of a tokenizer.

@@ -12,7 +12,7 @@ namespace octet {
 void name_mapping(const void* data, size_t size, const std::string& path);
 void forget_mapping(const void* data) noexcept;  // before munmap
 
-// What such a message ends with, such as how to continue a run (a text of static duration), and the exit code.
+// Sets the end of such a message, such as how to continue a run (a text of static duration), and the exit code.
 void set_mapping_fault_advice(const char* advice, int exit_code = kExitFailure) noexcept;
 
 // A file besides the standard error that such a message goes to; -1: none.

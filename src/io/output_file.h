@@ -12,7 +12,7 @@ namespace octet {
 void check_output_file(std::string_view flag, const std::string& path);
 
 // Writes the file whole or not at all: a browser may have it open. A symbolic link stays, what it points to is replaced.
-// What is no regular file (/dev/stdout, a pipe) is written to as it is.
+// Anything but a regular file (/dev/stdout, a pipe) is written to directly.
 void write_output_file(const std::string& path, std::string_view text);
 
 }  // namespace octet

@@ -61,7 +61,7 @@ std::vector<std::string> peft_default_targets(const ModelConfig& config);
 // errors.
 AdapterPlan plan_adapters(const ModelConfig& config, const LoraConfig& lora, std::string_view place = "lora");
 
-// What an entry of targets is, if not a name.
+// Whether an entry of targets is a pattern and not a name.
 bool is_module_pattern(std::string_view entry);
 bool is_all_modules(std::string_view entry);
 

@@ -28,7 +28,7 @@ struct SharedBuffers {
   // Activations of the current block that are not kept.
   AttentionPart::Activations attention_acts;
   MlpPart::Activations mlp_acts;
-  // Likewise the FP8 input copies that backward reads, in the order of the parts' Linears.
+  // FP8 copies of inputs, for backward; one per Linear, in their order.
   QuantizedBuffers attention_inputs[2], mlp_inputs[2];
   QuantizedScratch fp8;
   QuantizedBuffers transposed_weight;  // of the Linear whose dgrad runs, where only one copy is kept

@@ -334,7 +334,7 @@ void Head::correct_row_sums(const Rows& rows) const {
   const Tensor factors = correction_.part(0, rows.count);
   if (linear_.spec.choice[Product::Dgrad].fp8)
     ops().add_scaled_rows(rows.gradient, linear_.weight.parameter().weight, rows.targets, factors);
-  // Of centred rows: the mean's share has the sums of gradients that were not rounded.
+  // For centred rows: the mean's share has the sums of gradients that were not rounded.
   if (linear_.weight.trains() && linear_.spec.choice[Product::Wgrad].fp8)
     ops().add_to_rows(linear_.weight.gradient(), rows.input, rows.targets, factors);
 }

@@ -21,7 +21,7 @@ struct LossSums {
   double penalty = 0;
 };
 
-// What an objective makes of the cross-entropies of all rows (N), 0 without a target: returns the loss, and writes the
+// Calls an objective with the cross-entropies of all rows (N), 0 without a target: returns the loss, and writes the
 // weights (N) of their gradients, relative to the gradient scale. See model/objective.h.
 using WeighRows = std::function<double(std::span<const float> losses, std::span<float> weights)>;
 

@@ -4,7 +4,7 @@
 
 namespace octet {
 
-// What the two parts of a layer (model/attention_part.h, model/mlp_part.h) have in common.
+// Shared by the two parts of a layer (model/attention_part.h, model/mlp_part.h).
 
 // How much of a layer's forward pass is kept for backward; the rest is recomputed. Losses are bit-equal at every level.
 enum class Checkpointing : uint8_t {
@@ -14,7 +14,7 @@ enum class Checkpointing : uint8_t {
   Block,  // only the layer's input is kept
 };
 
-// What a level means. Planner, forward and backward all use this.
+// The meaning of a level of recomputation. Planner, forward and backward all use it.
 struct KeepPolicy {
   bool norm_out = true;  // outputs of both norms
   bool act_out = true;   // output of the activation

@@ -25,7 +25,7 @@ struct StepTotals {
   }
 };
 
-// What is trained: the loss as a function of the rows' cross-entropies, which are minus the log-probabilities of their
+// The training objective: the loss as a function of the rows' cross-entropies, which are minus the log-probabilities of their
 // targets. The loss of a step is the sum over its micro-batches, divided by the units; penalties are means over targets.
 class Objective {
  public:

@@ -92,7 +92,7 @@ struct ParameterTypes {
   DType weight = DType::F32;    // fp32 | bf16
   DType gradient = DType::F32;  // of matrices that a single product writes; all others are fp32
   DType moments = DType::F32;   // fp32 | bf16 | e4m3 (v: u8); vectors use fp32 instead of e4m3
-  // Of bf16 matrices. Vectors and adapters are always exact.
+  // For bf16 matrices. Vectors and adapters are always exact.
   RemainderKind remainder = RemainderKind::Exact;
 };
 
@@ -115,7 +115,7 @@ struct Parameter {
   Tensor m_scales, v_scales;        // when m and v are e4m3
   ParameterParts* parts = nullptr;  // of a parameter that is cut
 
-  // What the optimizer reads: the gradient, or with ranks their sum. Absent if the parameter is frozen.
+  // The gradient that the optimizer reads; with ranks, their sum. Absent if the parameter is frozen.
   Tensor summed_gradient() const {
     return parts && parts->summed_gradient ? parts->summed_gradient : gradient;
   }

@@ -7,7 +7,7 @@
 
 namespace octet {
 
-// What the ranks of a run share instead of keeping a copy each. Every mode includes the one before it, except None.
+// The data that ranks share instead of keeping a copy each. Every mode includes the one before it, except None.
 enum class ShardingMode : uint8_t {
   None,      // nothing: every rank has everything, and updates all weights
   Zero1,     // the optimizer's state and the exact weights

@@ -168,7 +168,7 @@ void Transformer::forward_backward(const PenaltyOptions& penalty, bool first, bo
   scales_.begin_pass(fp8_stats);
   shared_.adapter.dropout.active = true;
   if (first) {
-    // Linears overwrite the gradients of their weights and adapters; all other gradients are added to.
+    // Linears overwrite the gradients of their weights and adapters. All others accumulate, so they are zeroed here.
     std::vector<Tensor> added;
     for (Parameter& p : parameters_.all()) {
       const bool written =

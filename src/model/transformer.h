@@ -14,7 +14,7 @@ namespace octet {
 
 constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();
 
-// What is trained, and how the parameters are stored.
+// Which parameters are trained, and how all are stored.
 struct Finetuning {
   AdapterPlan adapters = {};  // if there are any, only they are trained, and the base is frozen
   // The first layers, in FP8: they keep one copy of each weight, and transpose it before they use it in backward. The
@@ -99,7 +99,7 @@ class Transformer {
   bool has_adapters() const { return !finetuning_.adapters.empty(); }
   // Layers that keep one FP8 copy of weights, see Finetuning::one_copy_layers. With ranks that share the weights, all do.
   int64_t transposing_layers() const;
-  // What the backward pass of a micro-batch reads and writes only to save memory: transposes of weights with one copy, and
+  // Bytes that the backward pass of a micro-batch reads and writes only to save memory: transposes of weights with one copy, and
   // the sum of the head's gradients once more for every chunk but the first.
   int64_t bytes_moved_to_save_memory() const;
 
@@ -209,8 +209,8 @@ class Transformer {
   }
   // Around a pass that must not change the training state.
   size_t last_group() const { return blocks_.size() + 1; }
-  // With what a part adds: differs between micro-steps in which any argument of any op of the part differs. The head does
-  // not read the documents, and the other parts do not read the number of its rows, so that few recordings are made.
+  // The beginning of a recording's key; each part adds its own. If any argument of a recorded op changes, the key must change.
+  // The head does not read the documents, and the other parts do not read the number of its rows, so few recordings are made.
   std::string common_signature(bool first, bool fp8_stats) const;
 
   ModelConfig config_;

@@ -60,9 +60,8 @@ LinearChoices choose_linears(const ModelConfig& config, const RunShape& shape, c
   return chosen;
 }
 
-// With adapters: the base is frozen. A matrix has only FP8 copies if both products that read it run in FP8. A head that
-// is tied to the embedding is also read by the embedding, and corrections read the dense weight of any head. Ranks share
-// what `sharding` says.
+// With adapters, the base is frozen. A matrix has only FP8 copies if both products that read it run in FP8. The head always
+// keeps its dense weight: corrections read it, and so does a tied embedding. Ranks share what `sharding` says.
 StoragePolicy storage_policy(const Finetuning& finetuning, const Numerics& numerics,
                              const LinearChoices& linears) {
   const auto& [sites, choices] = linears;

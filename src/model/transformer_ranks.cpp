@@ -1,4 +1,4 @@
-// What ranks share of a Transformer: groups of parameters, and the memory of what travels.
+// The part of a Transformer that ranks need: groups of parameters, and the memory of what travels.
 
 #include <algorithm>
 

@@ -19,7 +19,7 @@ enum class WeightCopies : uint8_t {
   One,  // W; the transpose is made before each dgrad, in memory that all Linears share
 };
 
-// What products may read of a weight while its group is acquired (WeightMover).
+// The views of a weight that products may read while its group is acquired (WeightMover).
 struct WeightView {
   Tensor dense;                       // (out, in); absent if there are only FP8 codes
   const QuantizedMatrix& codes;       // (out, in), absent unless forward runs in FP8

@@ -36,7 +36,7 @@ class WeightMover {
   virtual void update(Tensor norm, const AdamWOptions& options, float weight_decay, float loraplus_ratio) = 0;
   // Own rows of weights, or their codes, were written from outside: the same way for them.
   virtual void publish() = 0;
-  // Work queued from now on sees all weights that are kept whole, with their FP8 copies.
+  // Waits, on the device, for gathers in flight. Work queued later sees all weights that are kept whole, and their FP8 copies.
   virtual void settle() = 0;
 
   // ---- what ranks must agree on; without ranks there is nothing to do ----

@@ -13,7 +13,7 @@
 
 namespace octet {
 
-// What a device can do. Callers decide by these, never by a device's name.
+// Abilities of a device. Callers decide by these, never by a device's name.
 struct Capabilities {
   bool computes = true;          // false: it can only be planned for
   bool separate_memory = false;  // the device has its own memory: copies take time
@@ -74,7 +74,7 @@ struct InputCopy {
 };
 
 // One processor with its memory: where tensors live, in which queues work is done, how it is recorded and measured.
-// What is computed is in ops/ops.h.
+// The computations are in ops/ops.h.
 class Device {
  public:
   virtual ~Device() = default;
@@ -164,7 +164,7 @@ struct CudaOptions {
 std::unique_ptr<Device> make_cuda_device(const CudaOptions&);
 bool cuda_backend_built();
 
-// What is known about a GPU without using it. Never throws.
+// Facts about a GPU, without using it. Never throws.
 struct CudaProbe {
   bool usable = false;
   std::string reason;  // why it is not usable

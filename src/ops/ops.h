@@ -127,7 +127,7 @@ struct DelayedScaling {
                 // and scales and histories stay as they are
 };
 
-// What determines the extra memory of a run's ops, for the plan.
+// The sizes that determine the extra memory of a run's ops, for the plan.
 struct WorkspaceNeeds {
   struct Gemm {
     int64_t m, n, k;

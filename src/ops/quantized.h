@@ -104,7 +104,7 @@ enum class ScaleFrom : uint8_t {
   Slot,    // the slot's scale is used unchanged
 };
 
-// What changes from pass to pass. All tensors of a ScaleTable share one.
+// Settings that change from pass to pass. All tensors of a ScaleTable share one.
 struct QuantizePass {
   ScaleFrom scale = ScaleFrom::Rule;
   bool statistics = true;  // counts are added to the QuantStats of a tensor that has them
@@ -136,7 +136,7 @@ class Quantized {
   QuantizeRule rule_;
 };
 
-// What an op passes to the next Linear. Without `fp8`, `dense` is the result. With it, the result is rounded to
+// The result that an op passes to the next Linear. Without `fp8`, `dense` is the result. With it, the result is rounded to
 // dense's dtype and quantised into the copies present in *fp8, bit-equal to a separate quantize() of that rounded
 // result. Then `dense` is scratch with unspecified content afterwards, unless keep_dense is set.
 struct Operand {

@@ -7,7 +7,7 @@
 
 namespace octet {
 
-// What an op is given as the remainder of a weight: see tensor/split_fp32.h.
+// The kind of remainder of a weight that an op gets: see tensor/split_fp32.h.
 inline RemainderKind kind_of_remainder(const Tensor& remainder) {
   if (!remainder) return RemainderKind::None;
   return remainder.dtype == DType::U8 ? RemainderKind::Compact : RemainderKind::Exact;

@@ -7,7 +7,7 @@
 
 #include "base/host_device.h"
 
-// What Ops::choose_tokens computes with. Probabilities are whole numbers, so sums do not depend on their order, and every
+// The numbers of Ops::choose_tokens. Probabilities are whole numbers, so sums do not depend on their order, and every
 // device chooses the same token for the same logits.
 
 namespace octet {

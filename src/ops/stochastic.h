@@ -32,8 +32,8 @@ struct RoundingBits {
   OCTET_HOST_DEVICE static constexpr uint64_t index(int64_t row, int64_t groups, int64_t group) {
     return (uint64_t{1} << 40) + static_cast<uint64_t>(row / 2 * groups + group);
   }
-  // What `step` has added to the words of step 0: the golden ratio, seen as a fraction of 2^32, for each step. Noise begins
-  // with any of the four bytes, so its share of a turn is 0.618, 0.217, 0.475 or 0.723.
+  // The number that `step` adds to the words of step 0: the golden ratio, seen as a fraction of 2^32, for each step. Noise
+  // begins with any of the four bytes, so its share of a turn is 0.618, 0.217, 0.475 or 0.723.
   OCTET_HOST_DEVICE static constexpr uint32_t turn(int64_t step) {
     return static_cast<uint32_t>(step) * 0x9E3779B9u;
   }

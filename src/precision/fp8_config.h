@@ -37,7 +37,7 @@ inline bool has_scale_per_tensor(Fp8Recipe recipe) {
 }
 std::string_view name_of(Fp8Format format);
 
-// What the user chose about FP8.
+// The user's settings of FP8.
 struct Fp8Config {
   Fp8Recipe recipe = Fp8Recipe::Delayed;
   Fp8Format format = Fp8Format::Hybrid;

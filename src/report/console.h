@@ -25,7 +25,7 @@ enum class ConsoleMode {
   Quiet,  // warnings and errors only
 };
 
-// What the output can show, from the file descriptor and the environment (TERM, NO_COLOR, LC_ALL, LC_CTYPE, LANG).
+// Abilities of the output, from the file descriptor and the environment (TERM, NO_COLOR, LC_ALL, LC_CTYPE, LANG).
 struct TerminalTraits {
   bool terminal = false;
   bool escapes = false;  // understands ANSI sequences: a terminal, and TERM is neither dumb nor unset

@@ -46,7 +46,7 @@ Json number(double value) {
   return std::strtod(fmt::format("{:.7g}", value).c_str(), nullptr);
 }
 
-// What is not a number sorts behind all that are.
+// Values that are not numbers sort behind all that are.
 double sort_value(double value) {
   constexpr double kMost = std::numeric_limits<double>::max();
   return std::isnan(value) ? kMost : std::clamp(value, -kMost, kMost);

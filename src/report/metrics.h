@@ -45,7 +45,7 @@ StepRecord parse_metrics_line(std::string_view line, const std::string& place);
 // rise.
 std::vector<StepRecord> drop_superseded(std::vector<StepRecord> records);
 
-// What a run that continues after `step` has to know of the records that are there, also of those that it will repeat.
+// Totals of the records that are there, for a run that continues after `step`; also of records that it will repeat.
 // Lines that are no records are skipped. All empty without a file.
 struct EarlierTotals {
   std::optional<double> device_seconds,

@@ -8,7 +8,7 @@
 
 namespace octet {
 
-// What a run has planned, for whoever looks at it later: the file plan.json in its folder.
+// The plan of a run, for whoever looks at it later: the file plan.json in its folder.
 struct PlanFacts {
   std::string model;         // name of the architecture or preset
   int64_t parameters = 0;    // of the model

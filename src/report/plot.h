@@ -39,7 +39,7 @@ Plot plot_of_runs(const std::vector<RunFolder>& runs);
 Plot plot_of_runs(const std::vector<const RunFolder*>& runs);
 
 std::string plot_svg(const Plot& plot);  // the text of the file
-// What to do about a file name that does not end in .svg; "" if it does, or is empty.
+// Advice about a file name that does not end in .svg; "" if it does, or is empty.
 std::string picture_name_problem(const std::string& path);
 
 // The panel in braille characters, `columns` wide and `rows` high with axes. Runs are told apart by colour where

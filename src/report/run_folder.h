@@ -12,7 +12,7 @@ inline constexpr const char* kMetricsName = "metrics.jsonl";
 
 using RunSettings = std::vector<std::pair<std::string, std::string>>;
 
-// What is read of a run that is over or still going on, possibly on another machine.
+// The records and settings of a run that is over or still going on, possibly on another machine.
 struct RunFolder {
   std::string name;                 // of its folder
   std::string folder;               // empty where a metrics file of another name was given

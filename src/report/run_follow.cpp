@@ -116,7 +116,7 @@ bool RunFollower::refresh() {
 
 void RunFollower::look_at_settings() {
   const fs::path config = fs::path(run_.folder) / kConfig, plan = fs::path(run_.folder) / kPlan;
-  // What is half written will change again.
+  // A half-written file will change again.
   if (const auto changed = change_of(config); changed && *changed != settings_changed_) {
     settings_changed_ = *changed;
     try {

@@ -7,7 +7,7 @@
 
 namespace octet {
 
-// What a checkpoint has cost the run.
+// The cost of a checkpoint for the run.
 struct CheckpointCost {
   int64_t step = 0;
   int64_t bytes = 0;
@@ -15,7 +15,7 @@ struct CheckpointCost {
   double write_seconds = 0;  // in the background
 };
 
-// What NVML says about the GPU of the first rank. Power, use and clock are means since the last record. Only the energy
+// NVML's figures of the GPU of the first rank. Power, use and clock are means since the last record. Only the energy
 // is that of all ranks.
 struct GpuFigures {
   double power_watts = 0;
@@ -32,7 +32,7 @@ struct RedFlag {
   std::string text;  // what was seen and what to do
 };
 
-// What is known about one logged optimizer step: the console line, metrics.jsonl and TensorBoard all read this.
+// Everything known about one logged optimizer step: the console line, metrics.jsonl and TensorBoard all read this.
 struct StepRecord {
   int64_t step = 0;
   int64_t max_steps = 0;  // 0: not known

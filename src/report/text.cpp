@@ -51,7 +51,7 @@ std::string scaled(double value, double step, std::span<const char* const> units
   const double size = std::abs(value);
   size_t unit = 0;
   double rest = size;
-  // What would round to a full step goes to the next unit: 1.00 MiB rather than 1024 KiB.
+  // A value that would round to a full step goes to the next unit: 1.00 MiB rather than 1024 KiB.
   while (unit + 1 < units.size() && rest >= step - 0.5) {
     rest /= step;
     ++unit;

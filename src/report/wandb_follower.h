@@ -58,7 +58,7 @@ class WandbFollower {
   // run has ended is found in its folder.
   bool end(int exit_code, std::chrono::seconds limit);
 
-  // What end() waits after a run: a minute, or OCTET_WANDB_WAIT seconds. Less after a stop by a signal, because whoever
+  // How long end() waits after a run: a minute, or OCTET_WANDB_WAIT seconds. Less after a stop by a signal, because whoever
   // sent it may kill the job soon.
   static std::chrono::seconds patience(bool stopped);
 
@@ -66,7 +66,7 @@ class WandbFollower {
   bool ended() const;  // the process, whatever the reason
 
  private:
-  // What the thread that listens needs: it outlives this object if the process goes on in the background.
+  // Data of the thread that listens: it outlives this object if the process goes on in the background.
   struct Shared {
     pid_t pid = 0;
     int status = -1;

@@ -322,7 +322,7 @@ std::string watch_frame(const RunFollower& follower, const FrameOptions& options
     chart = chart_of(run, std::min(options.columns, 110) - kLabelOverhang, std::min(left, kMostRows));
   std::string text = head.text() + chart + body.text();
   if (options.rows <= 0) return text;
-  // What does not fit goes from the bottom: the state and the figures stand above the texts of red flags.
+  // Lines that do not fit are dropped at the bottom: the state and the figures stand above the texts of red flags.
   size_t end = 0;
   for (int row = 0; row < options.rows && end < text.size(); ++row) end = text.find('\n', end) + 1;
   return text.substr(0, end);

@@ -89,7 +89,7 @@ std::string setup_lines(const SlurmJob& job) {
   return text + "set +e\n";
 }
 
-// What srun sets for each task and octet reads. Only enroot needs the list: the others pass the whole environment on.
+// Variables that srun sets for each task and octet reads. Only enroot needs the list: the others pass the whole environment on.
 constexpr std::array<std::string_view, 9> kTaskVariables = {"SLURM_PROCID",
                                                             "SLURM_LOCALID",
                                                             "SLURM_STEP_ID",
@@ -104,7 +104,7 @@ bool uses_enroot(const SlurmJob& job) {
   return !job.container.empty() && container_runtime(job) == ContainerRuntime::Enroot;
 }
 
-// What users set for octet and the libraries below it, where it is set.
+// Variables that users have set for octet and the libraries below it.
 std::string passed_lines(const SlurmJob& job) {
   if (!uses_enroot(job)) return "";
   return "\n# enroot passes on only the variables that it is told.\n"
@@ -225,7 +225,7 @@ std::optional<int64_t> parse_slurm_time(std::string_view text) {
   }
   if (parts.size() > 3) return std::nullopt;
   constexpr int64_t kMostDays = 366;  // more is a slip: no cluster gives it
-  // What follows a larger unit is less than one of that: no 99 minutes after hours.
+  // A part after a larger unit is less than one of that unit: no 99 minutes after hours.
   for (size_t i = has_days ? 0 : 1; i < parts.size(); ++i) {
     if (parts[i] >= (has_days && i == 0 ? 24 : 60)) return std::nullopt;
   }

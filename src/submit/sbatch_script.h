@@ -14,7 +14,7 @@ namespace octet {
 enum class ContainerRuntime { Auto, Apptainer, Singularity, Pyxis, Enroot };
 enum class GpuRequest { Gpus, Gres, None };
 
-// Of a name that becomes part of file names, which have at most 255 bytes.
+// Limit for a name that becomes part of file names, which have at most 255 bytes.
 inline constexpr size_t kMostNameBytes = 200;
 
 struct SlurmJob {
@@ -59,7 +59,7 @@ std::string slurm_time(int64_t seconds);  // "0:04:00", "2-12:00:00"
 // SLURM looks at its clock so rarely: it may send the signal so many seconds too early.
 constexpr int64_t kSlurmTick = 60;
 
-// What is wrong with the job, one message each, in the names of the flags.
+// Faults of the job, one message each, in the names of the flags.
 std::vector<std::string> check_job(const SlurmJob& job);
 
 ContainerRuntime container_runtime(const SlurmJob& job);  // Auto decided by the name of the image

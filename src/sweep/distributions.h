@@ -34,7 +34,7 @@ std::string_view to_string(DistributionKind kind);
 std::optional<DistributionKind> distribution_called(std::string_view name);
 std::string distribution_names();  // for messages
 
-// What a parameter may be. Values are texts, as they are given to `octet train`.
+// The possible values of a parameter. Values are texts, as they are given to `octet train`.
 struct Distribution {
   DistributionKind kind = DistributionKind::Constant;
   std::vector<std::string> values;    // Constant: one; Categorical

@@ -12,7 +12,7 @@ namespace octet {
 // One value per parameter of the sweep, in its order.
 using SweepValues = std::vector<std::string>;
 
-// What is known of an earlier run when the next one is proposed.
+// An earlier run, as it is known when the next one is proposed.
 struct KnownRun {
   SweepValues values;
   // None while it runs. A failed run has none and `is_over`.

@@ -9,7 +9,7 @@
 
 namespace octet {
 
-// What a sweep optimizes.
+// The figure that a sweep optimizes.
 struct SweepMetric {
   enum class Source { EvalLoss, EvalPerplexity, TrainLoss, Throughput, DatasetLoss, TaskScore };
   std::string name;  // as the file has it
@@ -20,7 +20,7 @@ struct SweepMetric {
 
   std::string label() const;  // of a column: "eval_loss"
   bool is_better(double a, double b) const { return maximize ? a > b : a < b; }
-  // Of an evaluation, so that a run without evaluation has none.
+  // Whether an evaluation gives it, so that a run without evaluation has none.
   bool needs_evaluation() const { return source != Source::TrainLoss && source != Source::Throughput; }
 };
 

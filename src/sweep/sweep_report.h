@@ -20,7 +20,7 @@ struct SweepResults {
   int64_t finished = 0, stopped = 0, failed = 0, running = 0, open = 0;
 
   const Trial* best() const;  // nullptr if no run has a result
-  // What trains the run again, under a name of its own: "octet train run.yaml --learning_rate=0.001".
+  // The command that trains the run again, under a name of its own: "octet train run.yaml --learning_rate=0.001".
   std::string command_of(const Trial& trial) const;
   std::string state_of(const Trial& trial) const;
 };

@@ -25,7 +25,7 @@ struct SweepPlan {
 std::vector<std::string> run_words(const SweepSpec& spec, const SweepPlan& plan, const SweepStore& store,
                                    const Trial& trial);
 
-// What a run has logged so far; none if it has not logged anything yet.
+// The records that a run has logged so far; none if it has not logged anything yet.
 std::vector<StepRecord> records_of_run(const SweepStore& store, int64_t index);
 
 // Works on the sweep until all its runs have results, also those of other agents. SIGINT, SIGTERM and SIGUSR1 stop the runs

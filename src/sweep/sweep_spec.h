@@ -44,7 +44,7 @@ struct SweepSpec {
 
   // All combinations of a grid; none for other methods.
   std::optional<int64_t> grid_size() const;
-  // What decides the parameters of the runs, as text: two sweeps with the same text are the same sweep.
+  // Everything that decides the parameters of the runs, as text: two sweeps with the same text are the same sweep.
   std::string identity() const;
 };
 

@@ -43,7 +43,7 @@ struct TrialResult {
   int64_t steps = 0;
 };
 
-// What the folder says about a run.
+// The folder's entry for a run.
 struct Trial {
   int64_t index = 0;
   bool exists = false;  // its values are decided

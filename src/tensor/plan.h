@@ -52,7 +52,7 @@ class MemoryPlan {
 
   int64_t peak_bytes() const { return peak_; }  // of the device
   int64_t host_bytes() const { return host_peak_; }
-  // What the buffers of a category would need without sharing.
+  // Bytes that the buffers of a category would need without sharing.
   int64_t bytes(MemoryCategory category) const;
   // The memory of a category in the arena. Memory that categories share counts for the first of them, in the order of
   // kMemoryCategories, so that the sum over categories is peak_bytes().

@@ -58,7 +58,7 @@ OCTET_HOST_DEVICE constexpr uint32_t compact_sum(uint32_t wide_bits, uint32_t be
 OCTET_HOST_DEVICE constexpr uint32_t compact_nearest(uint32_t wide_bits) {
   return compact_sum(wide_bits, kCompactStep / 2) & kCompactMask;
 }
-// Of a compact number, or of compact_sum: its lower bits do not matter, and split_high ignores them as well.
+// The nibble of a compact number, or of compact_sum: its lower bits do not matter, and split_high ignores them as well.
 OCTET_HOST_DEVICE constexpr uint32_t compact_nibble(uint32_t compact_bits) {
   return compact_bits >> 12 & 0xFu;
 }

@@ -44,7 +44,7 @@ inline void require_shape(std::string_view op, std::string_view what, const Tens
           expected.to_string());
 }
 
-// Of a Tensor or a Matrix.
+// `View` is Tensor or Matrix.
 template <class View>
 void require_dtype(std::string_view op, std::string_view what, const View& x, DType expected) {
   require(x.dtype == expected, "[{}] {} is {}, expected {}", op, what, name_of(x.dtype), name_of(expected));

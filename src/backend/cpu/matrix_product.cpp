@@ -61,7 +61,7 @@ inline V multiply_add(V sum, float x, V y) {
 #endif
 }
 
-// What a product is added to: a matrix, or one line in place of every row (a stride of 0), or nothing.
+// The summand of a product: a matrix, or one line in place of every row (a stride of 0), or nothing.
 struct Base {
   const float* data = nullptr;
   int64_t stride = 0;

@@ -10,7 +10,7 @@ struct Factor {
   int64_t stride;  // between two rows of what is stored
   bool transposed = false;
 
-  // What the product reads at (row, col) and after it.
+  // The part of the factor that begins at (row, col).
   Factor from(int64_t row, int64_t col) const {
     return {transposed ? data + col * stride + row : data + row * stride + col, stride, transposed};
   }

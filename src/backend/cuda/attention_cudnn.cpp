@@ -295,7 +295,7 @@ class CudnnAttention final : public AttentionEngine {
     return 4 * kv_bytes(shape) + plan.deciding_bytes();
   }
 
-  // What backward of packed documents needs, for any number and length of documents: the frontend's rows (dq in rows
+  // Memory for backward of packed documents, for any number and length of documents: the frontend's rows (dq in rows
   // of qkv, dk and dv of all query heads if these share keys, a sum per head; all sized as fp32) plus what cuDNN
   // adds. Reserved at once, so that a later batch with more documents allocates nothing.
   static int64_t packed_capacity(const CudnnShape& shape) {

@@ -96,7 +96,7 @@ class GraphBuilder {
   GraphTensor stats_starts_;
 };
 
-// What forward and backward have in common.
+// Options that forward and backward have in common.
 template <class Options>
 void set_mask(Options& options, GraphBuilder& builder, const CudnnShape& shape) {
   options.set_attn_scale(shape.scale)

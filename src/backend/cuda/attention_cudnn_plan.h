@@ -22,7 +22,7 @@ enum class CudnnTensor : int64_t {
   DQ,
   DK,
   DV,
-  // Of packed documents: lengths and starts, see RaggedTables.
+  // Lengths and starts of packed documents, see RaggedTables.
   LengthsQ,
   LengthsKv,
   StartsQ,
@@ -33,7 +33,7 @@ enum class CudnnTensor : int64_t {
 };
 using CudnnTensors = std::unordered_map<CudnnTensor, void*>;
 
-// What plans are made for. q, k, v and their gradients lie in rows of (H + 2K) * D (but see kv_apart), o and do in rows of
+// The key of a plan. q, k, v and their gradients lie in rows of (H + 2K) * D (but see kv_apart), o and do in rows of
 // H * D.
 struct CudnnShape {
   int64_t documents = 0, length = 0;  // exact, or upper limits if packed

@@ -8,7 +8,7 @@
 
 namespace octet::device {
 
-// What all kernels of the flash engine read. N tokens; strides in elements.
+// Sizes and strides that all kernels of the flash engine read. N tokens; strides in elements.
 struct FlashShape {
   int64_t tokens;
   int64_t qkv_stride;  // (H + 2K) * D

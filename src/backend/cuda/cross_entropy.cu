@@ -27,7 +27,7 @@ __device__ __forceinline__ double log_of(double x) {
   return log(x);
 }
 
-// What the gradient of a row's logits is made of.
+// The terms of the gradient of a row's logits.
 struct alignas(16) PlainRowGradient {
   float largest;
   float factor;        // of e^(x - largest)
@@ -338,7 +338,7 @@ constexpr bool kHasRowErrors<CrossEntropyGradient<T, penalised, corrected>> = co
 
 namespace {
 
-// What a row lacks after rounding, from its error.
+// The correction of a row after rounding, from its error.
 __global__ void correction_kernel(float* correction, const RowError* row_errors, const float* inverse,
                                   float unit, int64_t rows) {
   const int64_t row = blockIdx.x * int64_t{kLossThreads} + threadIdx.x;

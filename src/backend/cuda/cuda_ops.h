@@ -137,7 +137,7 @@ class CudaOps final : public Ops {
   void gemm_fp8_emulated(Matrix c, const QuantizedMatrix& a, const QuantizedMatrix& b,
                          const GemmOptions& options);
   void run_gemm(GemmKey key, const GemmCall& call, Tensor bias);
-  // What is left to do after a kernel has written its part of an operand (see plan_operand): casts, statistics.
+  // Finishes an operand after a kernel has written its part (see plan_operand): casts, statistics.
   template <class Plan>
   void finish_operand(const Operand& operand, const Plan& plan) {
     if (plan.cast_after) cast_copies(operand);

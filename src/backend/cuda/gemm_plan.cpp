@@ -209,7 +209,7 @@ GemmPlanner::Plan& GemmPlanner::find(const GemmKey& key, int64_t workspace_bytes
   // In-place reductions add in the order in which the blocks arrive, so they are not deterministic.
   propose(static_cast<uint32_t>(tune_ ? CUBLASLT_REDUCTION_SCHEME_MASK
                                       : CUBLASLT_REDUCTION_SCHEME_MASK & ~CUBLASLT_REDUCTION_SCHEME_INPLACE));
-  // Of long sums, sometimes only wrong ones are proposed.
+  // For long sums, sometimes only wrong algorithms are proposed.
   if (plan->candidates.empty()) propose(static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
 
   if (const auto known = cache_.find(key.to_string()); tune_ && known && !plan->candidates.empty()) {

@@ -16,7 +16,7 @@ class InputFeed {
  public:
   // Allocates memory for micro-batches of this size, so that send() does not.
   void reserve(size_t bytes);
-  // What is queued on `stream` afterwards sees the inputs. The sources may be changed when this returns.
+  // Work queued on `stream` afterwards sees the inputs. The sources may be changed when this returns.
   void send(std::span<const InputCopy> inputs, cudaStream_t stream);
 
   Profiler& profiler() { return profiler_; }

@@ -5,7 +5,7 @@
 #include "backend/cuda/device/mma.cuh"
 #include "backend/op_checks.h"
 
-// What the fast kernels of both narrow products share. They stream FP8 codes once, at the speed of the memory, turn
+// The common part of the fast kernels of both narrow products. They stream FP8 codes once, at the speed of the memory, turn
 // them into bf16 in registers and multiply them on the tensor cores.
 //
 // A block computes a tile of the result. The reduction is split into parts for different blocks, so that all

@@ -28,7 +28,7 @@ class NcclWatch {
 
   // A collective was queued on the stream.
   void add(cudaStream_t stream, std::string_view what);
-  // What NCCL said about a collective that failed after it was queued; empty if none has.
+  // NCCL's message about a collective that failed after it was queued; empty if none has.
   std::string failure();
   void stop();  // no calls of NCCL or CUDA from here on
 

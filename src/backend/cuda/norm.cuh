@@ -4,7 +4,7 @@
 
 #include "backend/cuda/device/tile_kernel.cuh"
 
-// What the kernels of norm.cu (any type and width) and norm_strip.cu (bf16, fast) share.
+// Shared by the kernels of norm.cu (any type and width) and norm_strip.cu (bf16, fast).
 
 namespace octet::device {
 

@@ -25,7 +25,7 @@ struct NormOp {
   const Bf16* gain;
   const Bf16* bias;
   int width;
-  // Of the columns where the op stands.
+  // For the columns at the op's position.
   Pack8<Bf16> gains, biases;
 
   __device__ NormOp at(int64_t row, int64_t col) const {

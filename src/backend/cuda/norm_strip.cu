@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kStripThreads<step_rows>, 1)
     }
     fetch(next);
 
-    // Of g * (x - mean) and, for LayerNorm, of g = dy * gain.
+    // Sums of g * (x - mean) and, for LayerNorm, of g = dy * gain.
     float sums[kSums] = {};
 #pragma unroll
     for (int r = 0; r < step_rows; ++r) {

@@ -122,7 +122,7 @@ struct Strip {
     }
     return sum_over_span(total);
   }
-  // What block_sum left for value `index` of `count`, or what was made of it.
+  // The result of block_sum for value `index` of `count`, or what was made of it.
   template <int count>
   __device__ __forceinline__ static float value_of(float lanes, int index) {
     return __shfl_sync(0xFFFFFFFFu, lanes, index * (32 / count));
@@ -140,7 +140,7 @@ class StripOutput {
     same_codes_ = cast.rowwise && row_scale_ == col_scale_ && cast.row_e5m2 == cast.col_e5m2;
   }
 
-  // What `values` hold outside the matrix does not matter.
+  // `values` outside the matrix may be anything.
   __device__ __forceinline__ void write(const Pack8<Bf16> (&values)[step_rows], const StripStep& step) {
 #pragma unroll
     for (int r = 0; r < step_rows; ++r) {

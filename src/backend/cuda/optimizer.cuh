@@ -4,7 +4,7 @@
 #include "ops/stochastic.h"
 #include "tensor/split_fp32.h"
 
-// What the kernels of AdamW share.
+// Shared by the kernels of AdamW.
 
 namespace octet::device {
 

@@ -91,7 +91,7 @@ struct RowCast {
     }
   }
 
-  // What is left when all rows of the block are done: the amax and the transposed copy. No thread waits for the atomic,
+  // Work that is left when all rows of the block are done: the amax and the transposed copy. No thread waits for the atomic,
   // so that a block ends early and the next one begins. finish_amax_kernel does the rest.
   __device__ __forceinline__ void finish(const uint32_t* words) const {
     if (!cast.record) return;

@@ -186,7 +186,7 @@ using Remainders =
     std::conditional_t<kind == RemainderKind::Exact, uint4,
                        std::conditional_t<kind == RemainderKind::Compact, uint32_t, NoRemainders>>;
 
-// What is loaded for eight columns of a row.
+// The values loaded for eight columns of a row.
 template <class G, AdamMoments moments, RemainderKind remainder_kind>
 struct AdamRaw {
   Pack8<Bf16> weight;

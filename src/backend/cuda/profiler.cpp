@@ -71,7 +71,7 @@ void Profiler::start() {
   mark({}, true);
 }
 
-// What follows in the stream belongs to `label`.
+// Work that follows in the stream belongs to `label`.
 void Profiler::mark(const OpLabel& label, bool first) {
   if (segments_.size() >= events_.size()) events_.emplace_back();
   cuda_check(cudaEventRecord(events_[segments_.size()].get(), stream_), "profile");

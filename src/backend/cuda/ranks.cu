@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     sum_parts_kernel(float* sum, const T* parts, int64_t k, int64_t part_count) {
   constexpr int kCount = Once<T>::kCount;
   constexpr int kParts = fixed == 0 ? 1 : fixed;  // loaded ahead
-  // Of a thread at once, so that about eight loads of 16 bytes are in flight.
+  // Vectors per thread at once, so that about eight loads of 16 bytes are in flight.
   constexpr int kVectors = fixed == 8 ? 1 : fixed == 1 || fixed == 2 ? 4 : 2;
   const int64_t vectors = k / kCount, stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t first = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; first < vectors;

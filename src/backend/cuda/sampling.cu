@@ -29,7 +29,7 @@ static_assert(kRowWarps % 32 == 0 && kPivots * kRowBlocks <= kChoiceThreads && k
 struct ChoiceShared {
   uint64_t warps[kBlockWarps][kPivots];
   uint64_t blocks[2][kRowBlocks][kPivots];  // two, so that one can be written while the other is read
-  // Of the parts of all warps, in the first block: the sum of the weights above the cut, and the tokens at it.
+  // For each warp's part, in the first block: the sum of the weights above the cut, and the tokens at it.
   uint64_t above[kRowWarps];
   uint32_t ties[kRowWarps];
 };

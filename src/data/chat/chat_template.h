@@ -17,7 +17,7 @@ struct LossRoles {
   bool everything = false;
   std::array<bool, kRoles> roles{};
   bool has(ChatRole role) const { return everything || roles[static_cast<size_t>(role)]; }
-  // What the message itself says counts more.
+  // The message's own setting wins.
   bool has(const Message& message) const { return message.is_target.value_or(has(message.role)); }
 };
 LossRoles parse_loss_roles(const std::string& loss_on);  // see ExampleOptions; ConfigError
@@ -73,14 +73,14 @@ class ChatRenderer {
 // The names of the tokens that the tokenizer puts in front of a text (Llama 3: <|begin_of_text|>).
 std::vector<std::string> prefix_tokens(const Tokenizer& tokenizer);
 
-// What Auto means for this tokenizer.
+// The template that Auto means for this tokenizer.
 ChatTemplate choose_chat_template(const Tokenizer& tokenizer, ExampleFormat format);
 
 // The style that a model's own Jinja template stands for: one that octet wrote, or one of Llama 2 and 3, Qwen2.5,
 // Qwen3, Mistral and models that share their form. Nothing for others.
 std::optional<ChatStyle> recognise_chat_template(std::string_view jinja);
 
-// What the templates' `trim` removes: Python's white space.
+// Text without Python's white space at both ends, as the templates' `trim` has it.
 std::string trimmed(const std::string& text);
 
 }  // namespace octet

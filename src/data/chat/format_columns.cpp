@@ -16,7 +16,7 @@ namespace {
 constexpr std::array<const char*, 7> kFormatNames = {
     "text", "prompt_completion", "question_answer", "problem_solution", "alpaca", "sharegpt", "messages"};
 
-// What is recognised, in the order in which it is tried: the most specific first. Alpaca's own files also have a column
+// Recognised columns, in the order in which they are tried: the most specific first. Alpaca's own files also have a column
 // `text`. docs/datasets.md lists the same.
 struct KnownColumns {
   ExampleFormat format;

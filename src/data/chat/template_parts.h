@@ -5,7 +5,7 @@
 
 #include "data/records/example_reader.h"
 
-// What the renderer of conversations and the Jinja templates share: the words of the formats.
+// The words of the formats, shared by the renderer of conversations and the Jinja templates.
 
 namespace octet::template_parts {
 

@@ -25,7 +25,7 @@ struct DatasetPart {
 // The keys of an item.
 const KeyTable<DatasetPart>& dataset_part_keys();
 
-// What is wrong with a list that the key `key` gives: weights for some items only.
+// Checks a list that the key `key` gives: either all items have weights or none.
 void check_dataset_parts(std::span<const DatasetPart> parts, const std::string& key,
                          std::vector<std::string>& errors);
 

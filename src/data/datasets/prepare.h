@@ -18,7 +18,7 @@ struct PrepareOptions {
   uint64_t seed = 0;                          // of that choice
   int64_t max_examples = 0;                   // 0: all
   int threads = 0;                            // 0: one per core; the result is the same
-  // What else determines the shards: the input and how it is read. A folder with other options is refused.
+  // Everything else that determines the shards: the input and how it is read. A folder with other options is refused.
   nlohmann::ordered_json identity;
   // The folder is octet's own, named by what its shards are made of. While another process prepares it, this one waits instead
   // of failing, and shards whose manifest is gone are made again instead of kept.

@@ -8,7 +8,7 @@
 
 namespace octet {
 
-// What 'octet prepare' writes for a list of datasets: a folder with one prepared dataset per item, and this file, which
+// Output of 'octet prepare' for a list of datasets: a folder with one prepared dataset per item, and this file, which
 // lists them with their weights. docs/formats.md describes it.
 constexpr const char* kPreparedListName = "datasets.json";
 

@@ -37,7 +37,7 @@ class BatchSource {
   virtual double epoch() const = 0;
 };
 
-// What a loader with numbered samples hands out, and to whom.
+// The batches of a loader with numbered samples, and who gets them.
 struct BatchShape {
   int64_t rows = 1;    // per batch of this rank
   int64_t length = 0;  // tokens per row (max_seq_length)
@@ -63,7 +63,7 @@ class SampleLoader : public BatchSource {
  protected:
   // Throws Error for a shape that is impossible.
   explicit SampleLoader(const BatchShape& shape);
-  // What the numbering of samples depends on; to be called by the constructor.
+  // Sets a hash of what the numbering of samples depends on; to be called by the constructor.
   void set_data_hash(uint64_t hash) { state_.data_hash = hash; }
   int64_t length() const { return shape_.length; }
   uint64_t seed() const { return state_.seed; }

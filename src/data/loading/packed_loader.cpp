@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kRowStream = 0x7061636b65720001;
 constexpr uint64_t kFragmentStream = 0x7061636b65720002;
 
-// What the numbering of samples depends on.
+// A hash of everything that the numbering of samples depends on.
 uint64_t hash_of(const DocumentSource& source, const PackedLoaderOptions& options) {
   Hash64 hash;
   hash.add(options.length).add(static_cast<int>(options.packing)).add(options.shuffle);

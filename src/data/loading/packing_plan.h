@@ -74,7 +74,7 @@ class PackingPlan {
   Totals totals_;
 };
 
-// What a plan follows from, in a number. Plans of two versions of the algorithm differ, too.
+// A hash of everything that a plan follows from. Plans of two versions of the algorithm differ, too.
 uint64_t packing_identity(const DocumentSource& source, int64_t length, Packing packing);
 
 // The plan from `folder`, where earlier calls have stored it. Otherwise it is made, and stored if it is large. A failure

@@ -7,7 +7,7 @@
 namespace octet {
 
 // Prepares up to `depth` batches of `source` on a thread of its own and hands them out in the same order.
-// What `source` throws is thrown by the next() that would have given that batch, and by every later one until
+// An exception of `source` is thrown by the next() that would have given that batch, and by every later one until
 // set_state(). One thread at a time may call it.
 class Prefetcher final : public BatchSource {
  public:

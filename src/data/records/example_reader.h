@@ -12,7 +12,7 @@
 
 namespace octet {
 
-// What a record's columns mean. docs/datasets.md lists the columns per format.
+// The meaning of a record's columns. docs/datasets.md lists the columns per format.
 enum class ExampleFormat {
   Auto,              // decided by the columns of the first record
   Text,              // `text`, or the column named
@@ -106,7 +106,7 @@ class DatasetReader : public ExampleReader {
   virtual const std::vector<std::string>& files() const = 0;  // in the order in which they are read
   virtual const SkipCounts& skipped() const = 0;
   virtual int64_t examples() const = 0;  // given so far
-  // What Auto was resolved to: known once next() has given an example.
+  // The format that Auto was resolved to: known once next() has given an example.
   virtual ExampleFormat format() const = 0;
   virtual ChatTemplate chat_template() const = 0;
   virtual std::string columns() const { return {}; }  // "columns prompt, response"

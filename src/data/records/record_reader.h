@@ -17,7 +17,7 @@ namespace octet {
 // One record of a file: an object whose keys are the columns. A text file's records have the column `text`.
 struct Record {
   nlohmann::json value;
-  // What a JSON record was read from: there its keys are in their order. Until the next record; else empty.
+  // The text of a JSON record, which has its keys in their order. Until the next record; else empty.
   std::string_view json_text = {};
   // False for the parts of a text that is too long to be given in one piece; otherwise true.
   bool is_begin = true;

@@ -12,7 +12,7 @@
 
 namespace octet {
 
-// What `octet prepare` writes next to the shards; docs/formats.md describes the file.
+// The manifest that `octet prepare` writes next to the shards; docs/formats.md describes the file.
 
 constexpr const char* kManifestName = "manifest.json";  // of a whole dataset
 constexpr const char* kProgressName =

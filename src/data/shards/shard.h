@@ -25,7 +25,7 @@ class DamagedShard : public Error {
   using Error::Error;
 };
 
-// What all shards of a dataset share.
+// Properties that all shards of a dataset share.
 struct ShardKind {
   int64_t vocab_size = 0;  // ids are below it; up to 65536 they take two bytes, otherwise four
   uint64_t tokenizer_hash = 0;

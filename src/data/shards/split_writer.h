@@ -41,7 +41,7 @@ class SplitWriter {
   int64_t shard_tokens_;
   SplitManifest written_;
   std::unique_ptr<Open> open_;  // the shard being written
-  // Of the documents since the last whole shard.
+  // Lengths of the documents since the last whole shard.
   LengthStatistics lengths_;
   int64_t dropped_ = 0;
 };

@@ -312,7 +312,7 @@ std::pair<TokenSource, TokenSource> TokenSource::split_tail(double share) const 
   TokenSource front, tail;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];
-    // What was lost by rounding in earlier pieces is made up for.
+    // Makes up for what was lost by rounding in earlier pieces.
     const auto so_far = static_cast<int64_t>(static_cast<double>(starts_[i] + piece.count) * share);
     const int64_t held_out = std::min(so_far - tail.size(), piece.count);
     Piece first = piece, last = piece;

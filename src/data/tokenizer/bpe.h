@@ -9,7 +9,7 @@
 
 namespace octet {
 
-// What one thread needs to encode words without allocating: working arrays, and the ids of words seen before.
+// Memory of one thread, to encode words without allocating: working arrays, and the ids of words seen before.
 // The memory is fixed (2 MiB plus the longest word): a new word takes the place of one with the same hash.
 class BpeScratch {
  public:

@@ -21,7 +21,7 @@ namespace octet {
 // A tokenizer_config.json in the same folder gives bos and eos. A component that octet does not know is an Error that
 // names it.
 
-// What the files say, before a tokenizer is made of it.
+// The content of the files, before a tokenizer is made of it.
 using TokenizerSpec = std::variant<ByteLevelSpec, SentencePieceSpec>;
 // Takes the same as load_tokenizer.
 TokenizerSpec read_tokenizer_spec(const std::string& file_or_dir);

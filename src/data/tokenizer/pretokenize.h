@@ -15,7 +15,7 @@ enum class SplitPattern {
   Qwen2,   // like Llama 3, but every digit is its own word
 };
 
-// What happens to digits before the pattern splits the text. The pattern sees only the parts between them.
+// How digits are split off before the pattern splits the text. The pattern sees only the parts between them.
 enum class DigitSplit {
   None,
   Each,  // every digit is a part of its own

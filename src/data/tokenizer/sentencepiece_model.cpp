@@ -135,7 +135,7 @@ void set_unigram(SentencePieceSpec& spec, const std::vector<Piece>& pieces) {
   spec.unigram = std::move(unigram);
 }
 
-// What tokenizer_config.json and added_tokens.json add to the model's own tokens.
+// Adds the tokens of tokenizer_config.json and added_tokens.json to the model's own.
 void add_tokens_of_folder(SentencePieceSpec& spec, const std::string& folder) {
   SentencePieceSpec listed;
   listed.place = spec.place;

@@ -10,7 +10,7 @@
 
 namespace octet {
 
-// What stands in front of a text that is encoded piece by piece. It matters only to tokenizers that put a space in
+// The text before a piece, if a text is encoded piece by piece. It matters only to tokenizers that put a space in
 // front of a text (SentencePiece): whether they do it in the middle, too, is theirs to say.
 enum class Before { Nothing, Token, Text };
 

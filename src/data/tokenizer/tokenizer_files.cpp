@@ -115,7 +115,7 @@ constexpr const char* kVocabName = "vocab.json";
 constexpr const char* kMergesName = "merges.txt";
 constexpr const char* kModelName = "tokenizer.model";
 
-// What a tokenizer is read from.
+// The files that a tokenizer is read from.
 struct Form {
   enum class Kind { Json, Pair, Model } kind;
   std::string path;    // of the JSON, of a pair's vocabulary, of the SentencePiece model or rank file

@@ -11,7 +11,7 @@
 
 namespace octet {
 
-// What the readers of tokenizer files share.
+// Shared by the readers of tokenizer files.
 
 // The largest file of a tokenizer that is read.
 constexpr int64_t kLargestTokenizerFile = int64_t{256} << 20;

@@ -14,7 +14,7 @@
 
 namespace octet {
 
-// What the files of all kinds of tokenizers have in common.
+// The common content of the files of all kinds of tokenizers.
 struct VocabularySpec {
   std::string place;                // names the file in errors
   std::vector<std::string> tokens;  // bytes per id of the model; empty if there is none

@@ -4,7 +4,7 @@
 
 namespace octet {
 
-// What Llama and the families that follow it share: RMSNorm, rotary positions, SwiGLU, separate matrices without biases.
+// Shared by Llama and the families that follow it: RMSNorm, rotary positions, SwiGLU, separate matrices without biases.
 
 // Defaults for absent fields, where the family's class in Transformers has its own.
 struct LlamaLikeDefaults {

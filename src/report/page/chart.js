@@ -93,7 +93,7 @@ class LineChart {
     this.draw();
   }
 
-  // What is drawn, with the values as the smoothing leaves them.
+  // The lines to draw, with smoothed values.
   lines() {
     return this.data.series.filter((_, index) => !this.hidden.has(index)).map((series) => ({
       ...series, raw: series.y, y: series.smooth ? smoothed(series.y, this.weight) : series.y,

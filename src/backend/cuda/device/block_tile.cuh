@@ -71,8 +71,8 @@ struct alignas(16) ThreadSums {
 template <>
 struct ThreadSums<0> {};
 
-// What one step derives from a tile (widened values, magnitudes) does not fit into registers. The compiler would keep what
-// a later step needs as well; after this it derives it again.
+// Values that a step derives from a tile (widened values, magnitudes) do not fit into registers. The compiler would keep
+// those that a later step also needs; after this it derives them again.
 __device__ __forceinline__ void derive_again(Pack8<Bf16> (&tile)[kTileLines]) {
 #pragma unroll
   for (Pack8<Bf16>& pack : tile) {

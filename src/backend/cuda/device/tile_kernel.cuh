@@ -161,7 +161,7 @@ struct PartialSum {
 void add_partials(CudaOps& ops, std::initializer_list<PartialSum> sums, int64_t count, int64_t width,
                   const char* op);
 
-// What the kernel that computes an operand writes itself, and what later kernels have to write.
+// The forms of an operand that its kernel writes itself, and those that later kernels write.
 template <class T>
 struct OperandPlan {
   T* dense = nullptr;

@@ -6,7 +6,7 @@ namespace octet::device {
 
 using RowError = unsigned long long;  // of a signed number, as atomicAdd wants it
 
-// What tile_kernel and block_tile_kernel write.
+// The output of tile_kernel and block_tile_kernel.
 template <class T>
 struct TileOutput {
   int64_t rows = 0;
@@ -19,8 +19,8 @@ struct TileOutput {
   RowError* row_errors = nullptr;  // (rows): see row_error; absent if not needed
 };
 
-// What rounding to FP8 adds to the sum of a row is counted in whole numbers of this share of the format's largest value,
-// so that the order of additions does not matter. The sum of 16 threads has 31 bits, because each counts at most
+// The error that rounding to FP8 adds to the sum of a row is counted in whole numbers of this share of the format's largest
+// value, so that the order of additions does not matter. The sum of 16 threads has 31 bits, because each counts at most
 // kMostRowError: enough for values that are 16 times too large for their scale.
 constexpr float kRowErrorUnits = 0x1p22f, kMostRowError = 0x1p26f;
 __host__ __device__ __forceinline__ float largest_code(bool e5m2) {
