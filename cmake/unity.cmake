@@ -1,5 +1,5 @@
-# OCTET_UNITY: up to ten files of a folder are compiled as one. Most of the time of a small file goes into the
-# same headers and templates, so a first build takes about half as long. After a change, ten files are compiled again.
+# OCTET_UNITY: up to ten files of a folder are compiled as one. Most of the time of a small file goes into the same headers
+# and templates, so these folders take half as long. After a change, ten files are compiled again.
 #
 # Some files are compiled alone:
 # - Folders that compute. Inlined into another file, a * b + c may be rounded once instead of twice. For the same reason,
@@ -10,10 +10,18 @@ set(unity_folders base bench checkpoint compare config data/chat data/datasets d
   data/tokenizer dist doctor eval hf import io plan report sweep train)
 set(alone
   base/beta_function base/trace eval/scores hf/merge_adapter io/safetensors_writer
-  train/cost_meter train/evaluate train/gpu_sampler train/guards train/rank_sync
+  train/cost_meter train/evaluate train/gpu_sampler train/guards
   data/shards/shard
   import/accelerate import/axolotl import/axolotl_adapters import/axolotl_data import/deepspeed import/flags import/fsdp_rules
   import/hf_trainer import/hf_training_keys import/llamafactory import/llamafactory_v1 import/rules_model import/trl_data)
+foreach(name ${alone})
+  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/src/${name}.cpp)
+    message(FATAL_ERROR "cmake/unity.cmake names ${name}, which is not there")
+  endif()
+endforeach()
+if(NOT OCTET_UNITY)
+  return()
+endif()
 foreach(folder ${unity_folders})
   set(sources ${core_sources})
   list(FILTER sources INCLUDE REGEX "^${PROJECT_SOURCE_DIR}/src/${folder}/[^/]*$")
