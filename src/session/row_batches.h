@@ -8,7 +8,7 @@
 
 namespace octet {
 
-// What Rows::labels says where nothing is trained, as in Hugging Face's datasets.
+// The value of Rows::labels where nothing is trained, as in Hugging Face's datasets.
 constexpr int32_t kIgnoredLabel = -100;
 
 // As many micro-batches of this shape as the rows need. Short rows are filled up with padding, and so is the last

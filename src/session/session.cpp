@@ -119,7 +119,7 @@ class RunSession {
             .skipped = result.skipped};
   }
 
-  // What export writes besides the weights is found here.
+  // Finds what export writes besides the weights.
   ModelFolder about() {
     ModelFolder about = run.model.start.value_or(ModelFolder{.source = "the model of the session"});
     about.config = model.config();

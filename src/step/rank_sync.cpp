@@ -30,7 +30,7 @@ struct RankSync::Group {
   std::string name;
   std::vector<Parameter*> parameters;
   std::vector<Linear*> linears;
-  // What is gathered after the optimizer has run, and only once because it is frozen. `across` comes first.
+  // Gathered after the optimizer has run; the frozen ones only once. `across` comes first.
   std::vector<GatherItem> across, kept, across_frozen, kept_frozen;
   std::vector<GatherItem> per_layer;  // before the layer is computed
   // Gradients that travel after every micro-batch, and all of them.
@@ -263,8 +263,7 @@ void RankSync::release(int64_t number, Sweep sweep) {
   device_.record(*ring_free_[index % 2], *reduce_queue_);
 }
 
-// What is sent of a piece, as the first of the bytes of each part: the gradient itself, or a copy in the dtype of the
-// wire.
+// The bytes to send of a piece: those of the gradient itself, or of a copy in the dtype of the wire.
 RankSync::Source RankSync::source_of(const ExchangePiece& piece) {
   const Parameter& p = *piece.parameter;
   const Tensor& gradient = p.parts->gradient_parts;

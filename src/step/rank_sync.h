@@ -10,7 +10,7 @@
 
 namespace octet {
 
-// What a rank tells the others with every step. All ranks see all of these, so they decide alike.
+// A rank's message to the others in every step. All ranks see all of these, so they decide alike.
 struct StepNote {
   int32_t targets = 0, tokens = 0;  // of this rank in this step
   int32_t stop_signal = 0;          // 0: none
@@ -49,7 +49,7 @@ class RankSync final : public WeightMover {
   void finish_gradients(Tensor norm, float max_norm);
   // AdamW of this rank's parts, and the gathering of the result.
   void update(Tensor norm, const AdamWOptions& options, float weight_decay, float loraplus_ratio) override;
-  // What all ranks said in this step; waits for the device.
+  // The records of all ranks in this step; waits for the device.
   std::vector<RankRecord> records();
 
   // ---- between steps ----
@@ -63,8 +63,7 @@ class RankSync final : public WeightMover {
   // (parts * part_rows, ...) = the parts of all ranks, queued with the computation. For checkpoints.
   void gather(Tensor parts, Tensor part, std::string_view what);
   Ranks& ranks() { return ranks_; }
-  // Of the last step, without what it waited in collectives. 0 on a device that works while the host continues: only the
-  // device knows.
+  // Milliseconds of compute in the last step, without collectives. 0 on GPUs, where the host cannot measure it.
   double compute_ms() const { return compute_ms_; }
   std::string description() const { return world_->description(); }
 

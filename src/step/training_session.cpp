@@ -44,7 +44,7 @@ Tensor TrainingSession::outcome_part(int64_t begin) const {
   return outcome_.part(begin, 2);
 }
 
-// Of all micro-batches before the first is computed: the loss is a mean over the whole step, so that accumulation gives
+// Counts all micro-batches before the first is computed: the loss is a mean over the whole step, so that accumulation gives
 // the gradient of the large batch, whatever is masked.
 StepTotals TrainingSession::count(const StepInput& input, StepResult& result) const {
   StepTotals totals;
