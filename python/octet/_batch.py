@@ -42,7 +42,7 @@ def make_batch(input_ids: Any, labels: Any = None) -> Batch:
 
 def token_rows(value: Any, name: str) -> list[array[int]]:
     """One array per row of a list of lists, a NumPy array, a tensor, ...; one row is enough."""
-    view = _int32_view(value)
+    view = _int32_view(_int32_array(value))
     if view is not None:
         flat = array("i")
         flat.frombytes(view.cast("B"))
@@ -54,6 +54,20 @@ def token_rows(value: Any, name: str) -> list[array[int]]:
     if isinstance(rows[0], (int, float)) or hasattr(rows[0], "__index__") and not hasattr(rows[0], "__len__"):
         rows = [rows]
     return [_row(row, f"row {index} of {name}") for index, row in enumerate(rows)]
+
+
+def _int32_array(value: Any) -> Any:
+    """A NumPy array or a torch tensor of integers as an int32 array, whose values are then copied together."""
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        try:
+            value = value.detach().cpu().numpy()
+        except (RuntimeError, TypeError):  # without NumPy, or of a type that it does not have
+            return value
+    if getattr(getattr(value, "dtype", None), "kind", "") not in ("i", "u") or not hasattr(value, "astype"):
+        return value
+    if value.size == 0 or int(value.min()) < -(2**31) or int(value.max()) >= 2**31:
+        return value
+    return value.astype("int32", order="C")
 
 
 def _int32_view(value: Any) -> memoryview | None:
