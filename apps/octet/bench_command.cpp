@@ -9,9 +9,7 @@
 #include "bench/bench.h"
 #include "bench/comm_bench.h"
 #include "command.h"
-#include "config/assumptions.h"
-#include "config/config.h"
-#include "config/costly_settings.h"
+#include "config/notes.h"
 #include "config/step_range.h"
 #include "dist/launch_environment.h"
 #include "import/import.h"
@@ -38,8 +36,8 @@ struct Options {
 };
 
 // BF16, as the baseline, and the precision of the configuration.
-std::vector<std::string> configured_variants(const TrainConfig& config) {
-  switch (config.mixed_precision) {
+std::vector<std::string> configured_variants(const PrecisionKeys& keys) {
+  switch (keys.mixed_precision) {
     case Precision::Bf16:
       return {"bf16"};
     case Precision::Fp32:
@@ -47,7 +45,7 @@ std::vector<std::string> configured_variants(const TrainConfig& config) {
     case Precision::Fp8:
       break;
   }
-  return {"bf16", config_text(config, "fp8_recipe")};
+  return {"bf16", config_text(keys, "fp8_recipe")};
 }
 
 // `is_named`: in --variants. Whoever names mxfp8 wants it, even if the GPU must emulate it. Without a name, the variant is what
@@ -129,8 +127,8 @@ nlohmann::json profile_json(const BenchResult& result) {
   return ops;
 }
 
-std::string model_name(const TrainConfig& config) {
-  return config.model_name_or_path.empty() ? config.model_preset : config.model_name_or_path;
+std::string model_name(const ModelKeys& keys) {
+  return keys.model_name_or_path.empty() ? keys.model_preset : keys.model_name_or_path;
 }
 
 std::string name_of(const BenchResult& result) {
@@ -223,7 +221,7 @@ void write_json(const std::string& path, const nlohmann::json& results) {
 
 int run_comm(const Options& options) {
   const TrainConfig given = load_plan_config(read_run_file(options.run.config_file), options.run.settings);
-  const std::unique_ptr<Ranks> ranks = join_ranks(rank_spec(given), to_yaml(given));
+  const std::unique_ptr<Ranks> ranks = join_ranks(rank_spec(given, given.device), to_yaml(given));
   const RankPlace& place = ranks->place();
   if (!options.json.empty() && place.is_first()) check_output_file("--json", options.json);
   const ResolvedRun run = resolve(given, Wanted::by_bench_of_ranks(place));
@@ -255,9 +253,7 @@ int run(const Options& options) {
     fail_config("profile_steps is {}, but bench runs {}, warm-up included", base.profile_steps,
                 counted(steps, "step"));
   if (!options.json.empty()) check_output_file("--json", options.json);
-  warn_of_idle_settings(configs, on_gpu);
-  tell_assumptions(configs);
-  warn_of_costly_settings(configs);
+  tell_of_settings(configs, on_gpu);
 
   std::vector<BenchResult> results;
   for (const RunSpec& run : plan_bench(variants)) {

@@ -12,8 +12,6 @@
 #include "command.h"
 #include "compare/report.h"
 #include "compare/training.h"
-#include "config/assumptions.h"
-#include "config/costly_settings.h"
 #include "import/import.h"
 #include "io/output_file.h"
 #include "plan/device_choice.h"
@@ -112,11 +110,7 @@ Trained train_all(const Options& options, const TrainingOptions& training) {
                    .for_checklist = options.checklist};
   if (plan.variants.empty()) plan.variants = default_variants(file, options.run.settings);
   Trained trained{.planned = plan_variants(plan, file, options.run.settings), .runs = {}};
-  std::vector<TrainConfig> configs;
-  for (const PlannedRun& run : trained.planned) configs.push_back(run.config);
-  warn_of_idle_settings(configs, runs_on_gpu(configs.front().device));
-  tell_assumptions(configs);
-  warn_of_costly_settings(configs);
+  tell_of_settings(trained.planned, runs_on_gpu(trained.planned.front().config.device));
   train_variants(trained.planned, training);
   std::vector<std::string> folders;
   for (const PlannedRun& run : trained.planned) folders.push_back(run.folder);

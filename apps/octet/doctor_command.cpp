@@ -25,18 +25,18 @@ const std::vector<KeySetting> kDefaultRun = {{.name = "model_preset", .values = 
 
 int run(const Options& options) {
   const bool is_given = !options.run.config_file.empty() || !options.run.settings.empty();
-  const TrainConfig config =
-      is_given || !probe_cuda().usable
-          ? load_plan_config(read_run_file(options.run.config_file), options.run.settings)
-          : load_plan_config("", kDefaultRun);
   std::string area;
-  const DoctorReport report = examine(config, is_given, [&](const CheckResult& result) {
+  const auto show = [&](const CheckResult& result) {
     if (options.json) return;
     if (result.area != area) fmt::print("{}{}\n", area.empty() ? "" : "\n", result.area);
     area = result.area;
     print_stdout("{}", check_text(result));
     std::fflush(stdout);
-  });
+  };
+  const DoctorReport report =
+      is_given || !probe_cuda().usable
+          ? examine(load_plan_config(read_run_file(options.run.config_file), options.run.settings), is_given, show)
+          : examine(load_plan_config("", kDefaultRun), is_given, show);
   if (options.json) {
     fmt::print("{}", doctor_json(report));
   } else {

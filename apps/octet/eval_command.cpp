@@ -46,8 +46,8 @@ struct LossWork {
 };
 
 // Examples are read as the run read them: columns, chat template, packing.
-TrainConfig run_config(const Options& options, const ModelFolder& model, int64_t length) {
-  TrainConfig config = model.run.value_or(TrainConfig{});
+DataKeys run_config(const Options& options, const ModelFolder& model, int64_t length) {
+  DataKeys config = model.run.value_or(TrainedRun{});
   config.verify = options.verify;
   config.tokenizer = model.tokenizer;
   config.max_seq_length = length;
@@ -56,7 +56,7 @@ TrainConfig run_config(const Options& options, const ModelFolder& model, int64_t
 
 // The tokenizer of the model. Null if only tokens are read: then it is not needed, and may be of a kind that octet does
 // not know. Prepared folders are checked against it if it can be read.
-std::unique_ptr<Tokenizer> tokenizer_for(const TrainConfig& config, const ModelFolder& model) {
+std::unique_ptr<Tokenizer> tokenizer_for(const DataKeys& config, const ModelFolder& model) {
   if (has_eval_text(config)) {
     if (model.tokenizer.empty())
       fail_config("dataset '{}' is text, which needs a tokenizer; the model has none, so pass --tokenizer",
@@ -77,7 +77,7 @@ std::unique_ptr<Tokenizer> tokenizer_for(const TrainConfig& config, const ModelF
 }
 
 std::vector<EvalSet> open_dataset_of(const Options& options, const ModelFolder& model, int64_t length) {
-  TrainConfig config = run_config(options, model, length);
+  DataKeys config = run_config(options, model, length);
   config.eval_dataset = options.dataset;
   config.eval_dataset_split = options.split;
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_for(config, model);
@@ -94,7 +94,7 @@ std::vector<EvalSet> open_held_out(const Options& options, const ModelFolder& mo
     fail_config("dataset_split is '{}', but the data is what the run holds out; pass --dataset, too",
                 options.split);
   const std::unique_ptr<Tokenizer> tokenizer = open_model_tokenizer(model);
-  const TrainConfig config = run_config(options, model, length);
+  const DataKeys config = run_config(options, model, length);
   try {
     return make_eval_sets(loading_options(config), open_parts(config, model.config.vocab, model.tokenizer, *tokenizer).eval,
                           tokenizer.get());

@@ -8,7 +8,7 @@
 #include "base/print.h"
 #include "base/text.h"
 #include "command.h"
-#include "config/costly_settings.h"
+#include "config/notes.h"
 #include "import/environment.h"
 #include "import/import.h"
 #include "import/tools.h"

@@ -11,11 +11,10 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "command.h"
-#include "config/config.h"
-#include "config/precision_name.h"
 #include "dist/launch_environment.h"
 #include "import/import.h"
 #include "launcher.h"
+#include "plan/resolve.h"
 #include "ops/device.h"
 #include "run_words.h"
 
@@ -180,16 +179,16 @@ void name_run(LaunchPlan& plan) {
       parse_command_line(find_command("train").line, std::span(plan.command).subspan(1));
   if (parsed.help || !parsed.errors.empty()) return;  // the processes say what is wrong
   SettingsNotes notes;                                // the processes say them
-  const TrainConfig config =
-      load_train_config(read_run_file(parsed.run.config_file, notes), parsed.run.settings);
-  if (!config.run_name.empty() || !config.resume.empty()) return;
+  const FilesSpec files =
+      files_spec(load_train_config(read_run_file(parsed.run.config_file, notes), parsed.run.settings), true);
+  if (!files.folders.run_name.empty() || !files.resume.empty()) return;
   if (plan.nodes > 1) {
     fail_config(
         "octet launch --max_restarts on {} nodes needs run_name, the same on every node: a restart continues the run of "
         "that name",
         plan.nodes);
   }
-  const std::string name = fmt::format("{}-{}-{}", time_name(), ::getpid(), precision_of_name(config));
+  const std::string name = fmt::format("{}-{}-{}", time_name(), ::getpid(), files.precision);
   plan.command.insert(plan.command.end(), {"--run_name", name});
   log_info("[launch] the run is named {}, so that a restart can continue it; run_name sets another name",
            name);

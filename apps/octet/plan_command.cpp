@@ -10,9 +10,7 @@
 #include "bench/known_gpus.h"
 #include "bench/rank_memory.h"
 #include "command.h"
-#include "config/assumptions.h"
-#include "config/config.h"
-#include "config/costly_settings.h"
+#include "config/notes.h"
 #include "import/import.h"
 #include "plan/coverage.h"
 #include "plan/device_choice.h"
@@ -39,21 +37,21 @@ RankPlace place_of(const Options& options) {
   return {.ranks = ranks, .local_ranks = ranks / static_cast<int>(options.nodes)};
 }
 
-void print_ranks(const RankPlace& place, const TrainConfig& config, const PlanTarget& target,
+void print_ranks(const RankPlace& place, const StepKeys& keys, const PlanTarget& target,
                  const RunPlan& plan) {
   print_stdout("\n{} on {}; {}\n\n", counted(place.ranks, "rank"), counted(place.nodes(), "node"),
                sharding_text(plan.finetuning.sharding));
   print_stdout("{}\n",
-               modes_text(memory_of_modes(config, target, plan.shape, plan.numerics, place.local_ranks),
+               modes_text(memory_of_modes(keys, target, plan.shape, plan.numerics, place.local_ranks),
                           plan.finetuning.sharding.mode));
 }
 
 // FP8 without FP8 tensor cores would be emulated, slower than BF16: nobody wants such a run.
-void fall_back_without_fp8(TrainConfig& config, const KnownGpu& gpu) {
-  if (gpu.fp8 != Fp8Kernels::None || config.mixed_precision != TrainConfig::Precision::Fp8) return;
-  if (config.require_fp8) fail_config("require_fp8 is set, but {} has no FP8 tensor cores", gpu.name);
+void fall_back_without_fp8(PrecisionKeys& keys, const KnownGpu& gpu) {
+  if (gpu.fp8 != Fp8Kernels::None || keys.mixed_precision != Precision::Fp8) return;
+  if (keys.require_fp8) fail_config("require_fp8 is set, but {} has no FP8 tensor cores", gpu.name);
   log_warning("{} has no FP8 tensor cores: this is a plan in BF16, and FP8 gains nothing there", gpu.name);
-  config.mixed_precision = TrainConfig::Precision::Bf16;
+  keys.mixed_precision = Precision::Bf16;
 }
 
 // Prints what is known, and not known, about a GPU given by name.
@@ -68,11 +66,11 @@ void print_support(const KnownGpu& gpu, int64_t usable_bytes, bool has_speed) {
 }
 
 // The smallest number of GPUs, up to 1,024, on which the run fits if they share everything; 0 if there is none.
-int64_t ranks_that_fit(TrainConfig config, PlanTarget target, const RunPlan& plan) {
-  config.sharding_mode = TrainConfig::ShardingMode::FsdpFull;
+int64_t ranks_that_fit(StepKeys keys, PlanTarget target, const RunPlan& plan) {
+  keys.sharding_mode = ShardingKey::FsdpFull;
   for (int ranks = 2; ranks <= 1024; ranks *= 2) {
-    target.sharding = sharding_of(config, {.ranks = ranks, .local_ranks = ranks});
-    if (plan_step(config, target, plan.shape, plan.numerics).need() <= plan.limit.bytes) return ranks;
+    target.sharding = sharding_of(keys, {.ranks = ranks, .local_ranks = ranks});
+    if (plan_step(keys, target, plan.shape, plan.numerics).need() <= plan.limit.bytes) return ranks;
   }
   return 0;
 }
@@ -119,10 +117,8 @@ int run(const Options& options) {
     log_warning(
         "verify has no effect: octet plan reads no shards; octet prepare --verify and octet train --verify do");
   const bool on_gpu = planned || runs_on_gpu(given.device);
-  warn_of_idle_settings({&given, 1}, on_gpu);
-  tell_assumptions({&given, 1});
-  warn_of_costly_settings({&given, 1});
-  if (planned && given.device == TrainConfig::Device::Cpu)
+  tell_of_settings({&given, 1}, on_gpu);
+  if (planned && given.device == DeviceKey::Cpu)
     log_warning("device cpu has no effect: the plan is for --gpu {}", gpu);
   const ResolvedRun run =
       reading_input([&] { return resolve(given, Wanted::by_plan(place_of(options), std::move(planned))); });
@@ -161,6 +157,7 @@ int run(const Options& options) {
   const PlanTarget target{.model = model,
                           .device = *device,
                           .limit = plan.limit,
+                          .samples = plan_options(config).samples,
                           .adapters = run.model.adapters,
                           .sharding = plan.finetuning.sharding};
   if (plan.shortage) print_stdout("this does not fit: {}\n", plan.shortage->text);

@@ -10,8 +10,6 @@
 #include "base/signals.h"
 #include "base/text.h"
 #include "command.h"
-#include "config/assumptions.h"
-#include "config/config.h"
 #include "data/datasets/prepared_list.h"
 #include "import/import.h"
 #include "plan/data_parts.h"
@@ -183,7 +181,7 @@ int run(const Options& options) {
                               *tokenizer);
     if (config.verify || prepared.result.was_there)
       verify_shards(std::span(&prepared.folder, 1), config.verify ? Shards::All : Shards::Changed);
-    if (config.progress == TrainConfig::Progress::Quiet) return;
+    if (config.progress == ConsoleMode::Quiet) return;
     if (parts.size() > 1) print_stdout("{}\n", part.path);
     print_stdout("{}{}", statistics_text(prepared.result.manifest), parts.size() > 1 ? "\n" : "");
   };

@@ -14,10 +14,7 @@
 #include "base/print.h"
 #include "base/text.h"
 #include "command.h"
-#include "config/assumptions.h"
-#include "config/config.h"
-#include "config/costly_settings.h"
-#include "config/precision_name.h"
+#include "config/notes.h"
 #include "import/import.h"
 #include "io/env.h"
 #include "io/output_file.h"
@@ -112,7 +109,7 @@ void describe_run(SlurmJob& job, const Options& options) {
     job.run_name = fmt::format("{}-{}{}{}", name, time_name(), says_precision ? "" : "-",
                                says_precision ? "" : precision);
   }
-  if (options.gpus_per_node < 0) job.gpus_per_node = config.device == TrainConfig::Device::Cpu ? 0 : 1;
+  if (options.gpus_per_node < 0) job.gpus_per_node = config.device == DeviceKey::Cpu ? 0 : 1;
   if (!job.array.empty()) {
     const Key* key = key_called(train_keys().keys(), options.array_key.empty() ? "seed" : options.array_key);
     if (!key || key->type != KeyType::Int) {
@@ -121,9 +118,9 @@ void describe_run(SlurmJob& job, const Options& options) {
           "array task",
           printable(options.array_key));
     }
-    if (const auto origin = config.origins.find(key->name);
-        origin != config.origins.end() && origin->second.starts_with("--"))
-      fail_config("{} is given, but --array sets {} to the number of each task", origin->second, key->name);
+    if (config.is_set_by_flag(key->name))
+      fail_config("{} is given, but --array sets {} to the number of each task", config.origins.at(key->name),
+                  key->name);
     job.array_key = key->name;
   }
   job.config = options.run.config_file;
@@ -140,8 +137,8 @@ int64_t number_of(const CommandLine& line, const ParsedLine& parsed, std::string
   return otherwise;
 }
 
-// Says now what 'octet sweep' would say in the job. Returns the first run.
-TrainConfig check_sweep(const SweepSpec& spec, const std::string& config, const SlurmJob& job) {
+// Says now what 'octet sweep' would say in the job. Returns whether somebody has chosen the device of the runs.
+bool check_sweep(const SweepSpec& spec, const std::string& config, const SlurmJob& job) {
   std::vector<std::string> words = {job.sweep};
   words.insert(words.end(), job.arguments.begin(), job.arguments.end());
   const CommandLine& line = find_command("sweep").line;
@@ -153,13 +150,11 @@ TrainConfig check_sweep(const SweepSpec& spec, const std::string& config, const 
   const std::string& config_file = config.empty() ? spec.base_config : config;
   require_config_file(config_file);
   const FileSettings file = read_run_file(config_file);
-  TrainConfig first = check_first_run(spec, file, settings, seed);
-  const std::vector<TrainConfig> known =
-      known_runs(spec, file, settings, seed, count_runs(spec, number_of(line, agent, "runs", 0)));
-  judge_idle_parameters(spec, known, job.gpus_per_node > 0 && first.device != TrainConfig::Device::Cpu);
-  tell_assumptions(known);
-  warn_of_costly_settings(known);
-  return first;
+  const CommonKeys first = check_first_run(spec, file, settings, seed);
+  const KnownRuns known(spec, file, settings, seed, count_runs(spec, number_of(line, agent, "runs", 0)));
+  known.judge_idle_parameters(job.gpus_per_node > 0 && first.device != DeviceKey::Cpu);
+  known.tell_of_settings();
+  return first.is_set("device");
 }
 
 // Agents of a sweep: one per node, which uses all GPUs of the node, or one per array task.
@@ -180,7 +175,7 @@ void describe_sweep(SlurmJob& job, const Options& options, const std::string& sw
   job.arguments.insert(job.arguments.end(), options.sweep_arg.begin(), options.sweep_arg.end());
   const std::vector<std::string> words = words_of(options.run.settings);
   job.arguments.insert(job.arguments.end(), words.begin(), words.end());
-  insist_on_gpu(job, check_sweep(spec, config, job).is_set("device"));
+  insist_on_gpu(job, check_sweep(spec, config, job));
   job.wait_seconds = 0;  // agents need not end together
 }
 

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/log_silencer.h"
 #include "base/text.h"
-#include "config/idle_settings.h"
+#include "config/notes.h"
 #include "plan/resolve.h"
 #include "sweep/sampler.h"
 
@@ -51,49 +51,52 @@ std::vector<KeySetting> base_settings(const SweepSpec& spec, const RunArguments&
   return settings;
 }
 
-TrainConfig check_first_run(const SweepSpec& spec, const FileSettings& file,
+DataKeys check_first_run(const SweepSpec& spec, const FileSettings& file,
                             const std::vector<KeySetting>& settings, uint64_t seed) {
   const TrainConfig config = config_of(spec, propose(spec, seed, 0, {}).value(), file, settings);
   for (const char* key :
        {"run_name", "output_dir", "resume", "checkpoint_dir", "dry_run", "list_checkpoints"}) {
-    const auto origin = config.origins.find(key);
-    if (origin != config.origins.end() && origin->second.starts_with("--"))
-      fail_config("{} cannot be set: the sweep sets it for every run", origin->second);
+    if (config.is_set_by_flag(key))
+      fail_config("{} cannot be set: the sweep sets it for every run", config.origins.at(key));
   }
-  if (spec.metric->needs_evaluation() && config.eval_strategy == TrainConfig::Strategy::No)
+  if (spec.metric->needs_evaluation() && config.eval_strategy == Strategy::No)
     fail_config("the metric is {}, but eval_strategy is no: the runs would have none", spec.metric->label());
   const LogSilencer silence;            // the run will say it
   resolve(config, Wanted::by_sweep());  // a model that is there must suit the settings
   return config;
 }
 
-std::vector<TrainConfig> known_runs(const SweepSpec& spec, const FileSettings& file,
-                                    const std::vector<KeySetting>& settings, uint64_t seed, int64_t runs) {
+KnownRuns::KnownRuns(const SweepSpec& spec, const FileSettings& file, const std::vector<KeySetting>& settings,
+                     uint64_t seed, int64_t runs)
+    : spec_(spec) {
   constexpr int64_t kMostRuns = 200;
   runs = std::min(runs, kMostRuns);
   if (spec.method == SweepMethod::Bayes) runs = std::min(runs, random_runs_first(spec));
-  std::vector<TrainConfig> configs;
   for (int64_t index = 0; index < runs; ++index) {
     const LogSilencer silence;  // what the first run has to say was said
     try {
-      configs.push_back(config_of(spec, propose(spec, seed, index, {}).value(), file, settings));
+      configs_.push_back(config_of(spec, propose(spec, seed, index, {}).value(), file, settings));
     } catch (const ConfigError&) {
       // This run will fail and say why.
     }
   }
-  return configs;
 }
 
-void judge_idle_parameters(const SweepSpec& spec, std::span<const TrainConfig> configs, bool on_gpu) {
+void KnownRuns::judge_idle_parameters(bool on_gpu) const {
   std::vector<std::string> errors;
-  for (const IdleSetting& idle : find_idle_settings(configs, on_gpu)) {
-    const auto swept = std::ranges::find(spec.parameters, idle.key, &SweepParameter::key);
-    if (swept != spec.parameters.end() && swept->distribution.count() != 1)
+  for (const IdleSetting& idle : find_idle_settings(configs_, on_gpu)) {
+    const auto swept = std::ranges::find(spec_.parameters, idle.key, &SweepParameter::key);
+    if (swept != spec_.parameters.end() && swept->distribution.count() != 1)
       errors.push_back(fmt::format("{}, so the sweep would train equal runs ({})", idle.text, swept->place));
   }
-  const bool all_known = spec.grid_size() == std::ssize(configs);
+  const bool all_known = spec_.grid_size() == std::ssize(configs_);
   if (all_known) throw_config_errors(errors);
   for (const std::string& text : errors) log_warning("in the runs that are known now, {}", text);
+}
+
+void KnownRuns::tell_of_settings() const {
+  tell_assumptions(configs_);
+  warn_of_costly_settings(configs_);
 }
 
 int64_t count_runs(const SweepSpec& spec, int64_t given) {

@@ -13,9 +13,6 @@
 #include "base/print.h"
 #include "base/text.h"
 #include "command.h"
-#include "config/assumptions.h"
-#include "config/config.h"
-#include "config/costly_settings.h"
 #include "import/import.h"
 #include "io/output_file.h"
 #include "ops/device.h"
@@ -151,7 +148,7 @@ int run(const Options& options) {
   const std::vector<KeySetting> settings = base_settings(spec, options.run);
   const auto seed = static_cast<uint64_t>(options.sweep_seed);
   const FileSettings file = read_run_file(config_file);
-  const TrainConfig first = check_first_run(spec, file, settings, seed);
+  const DataKeys first = check_first_run(spec, file, settings, seed);
   if (first.is_demo() && !first.is_set("dataset") && !options.status)
     log_info("no dataset is given: every run trains the demo; --config RUN.yaml names a configuration");
 
@@ -160,10 +157,10 @@ int run(const Options& options) {
   plan.runs = count_runs(spec, options.runs);
   plan.failures_in_a_row = options.max_failures;
   plan.base_words = base_words(spec, config_file, settings);
-  std::vector<TrainConfig> known;
+  std::optional<KnownRuns> known;
   if (!options.status) {
-    known = known_runs(spec, file, settings, plan.seed, plan.runs);
-    judge_idle_parameters(spec, known, runs_on_gpu(first.device));
+    known.emplace(spec, file, settings, plan.seed, plan.runs);
+    known->judge_idle_parameters(runs_on_gpu(first.device));
     require_device(first.device, probe_cuda());
     place_runs(plan, options);
   }
@@ -181,8 +178,7 @@ int run(const Options& options) {
   if (options.retry_failed) log_info("{} that failed will be repeated", counted(store.retry_failed(), "run"));
   int code = kExitDone;
   if (!options.status) {
-    tell_assumptions(known);
-    warn_of_costly_settings(known);
+    known->tell_of_settings();
     log_info("sweep in {}: {}, method {}, metric {}, {} at a time", folder, counted(plan.runs, "run"),
              to_string(spec.method), spec.metric->label(), plan.slots.size());
     code = run_sweep(spec, plan, store);

@@ -12,6 +12,7 @@
 #include "command.h"
 #include "import/environment.h"
 #include "import/import.h"
+#include "plan/resume_config.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -22,7 +23,7 @@ struct Options {
 };
 
 // Lists the checkpoints of checkpoint_dir, or of the run, or of all runs in output_dir.
-int list_checkpoints_of(const TrainConfig& config) {
+int list_checkpoints_of(const CommonKeys& config) {
   if (!config.checkpoint_dir.empty()) {
     if (posix_env().is_directory(config.checkpoint_dir)) return list_checkpoints(config.checkpoint_dir);
     print_stdout("checkpoint_dir {} does not exist yet: there are no checkpoints\n", config.checkpoint_dir);

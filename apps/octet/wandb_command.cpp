@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "command.h"
-#include "config/config.h"
+#include "plan/resolve.h"
 #include "report/run_folder.h"
 #include "report/run_follow.h"
 #include "report/wandb_follower.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -226,26 +227,29 @@ class KeyTableBase {
   std::vector<Member> members_;  // of the keys
 };
 
+// A member may belong to a part of the config, a struct that it derives from.
 template <class Config>
 class KeyTable : public KeyTableBase {
  public:
-  template <class T>
-  Key& add(std::string_view name, T Config::*member, std::string_view help) {
+  template <class Part, class T>
+  requires std::derived_from<Config, Part> Key& add(std::string_view name, T Part::*member, std::string_view help) {
     return add_member(name, help, &defaults(), &(defaults().*member));
   }
 
   // A choice: the names stand in the order of the enumerators, which count from 0.
-  template <class E>
-  requires std::is_enum_v<E> Key& add(std::string_view name, E Config::*member, std::vector<std::string> choices,
-                                      std::string_view help) {
+  template <class Part, class E>
+  requires(std::derived_from<Config, Part>&& std::is_enum_v<E>) Key& add(std::string_view name, E Part::*member,
+                                                                         std::vector<std::string> choices,
+                                                                         std::string_view help) {
     return add_enum(name, help, &defaults(), &(defaults().*member), std::move(choices),
                     {[](void* place, size_t enumerator) { *static_cast<E*>(place) = static_cast<E>(enumerator); },
                      [](const void* place) { return static_cast<size_t>(*static_cast<const E*>(place)); }});
   }
 
   // A choice whose default is decided later: "" unless given.
-  Key& add(std::string_view name, std::string Config::*member, std::vector<std::string> choices,
-           std::string_view help) {
+  template <class Part>
+  requires std::derived_from<Config, Part> Key& add(std::string_view name, std::string Part::*member,
+                                                    std::vector<std::string> choices, std::string_view help) {
     Key& key = add(name, member, help);
     key.type = KeyType::Choice;
     key.choices = std::move(choices);
@@ -253,16 +257,17 @@ class KeyTable : public KeyTableBase {
   }
 
   // A choice of either kind.
-  template <class T>
-  Key& add(std::string_view name, T Config::*member, std::initializer_list<std::string_view> choices,
-           std::string_view help) {
+  template <class Part, class T>
+  requires std::derived_from<Config, Part> Key& add(std::string_view name, T Part::*member,
+                                                    std::initializer_list<std::string_view> choices,
+                                                    std::string_view help) {
     return add(name, member, strings(choices), help);
   }
 
   // A list of items that have keys of their own.
-  template <class Item>
-  Key& add(std::string_view name, std::vector<Item> Config::*member, const KeyTable<Item>& items,
-           std::string_view help) {
+  template <class Part, class Item>
+  requires std::derived_from<Config, Part> Key& add(std::string_view name, std::vector<Item> Part::*member,
+                                                    const KeyTable<Item>& items, std::string_view help) {
     using List = std::vector<Item>;
     return add_items(name, help, &defaults(), &(defaults().*member), items,
                      {[](void* list) { static_cast<List*>(list)->clear(); },

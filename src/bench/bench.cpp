@@ -122,8 +122,8 @@ std::unique_ptr<Ranks> make_ranks(const RankSpec& spec) {
 }
 
 // On `device`, which the first call makes. The plan does not keep it, but the choice of `device: auto`.
-RunSpec plan_variant(const TrainConfig& given, std::shared_ptr<Device>& device) {
-  RunSpec run = resolve(given, Wanted::by_bench(device));
+RunSpec plan_variant(const BenchVariant& variant, std::shared_ptr<Device>& device) {
+  RunSpec run = resolve(variant.config, Wanted::by_bench(device));
   device = std::move(run.device);
   run.wanted_device.key = device->capabilities().separate_memory ? DeviceKey::Cuda : DeviceKey::Cpu;
   return run;
@@ -141,7 +141,7 @@ std::vector<RunSpec> plan_variants(std::span<const BenchVariant> variants, std::
   };
   for (const BenchVariant& variant : variants) {
     try {
-      runs.push_back(plan_variant(variant.config, device));
+      runs.push_back(plan_variant(variant, device));
     } catch (const ConfigError& error) {
       note(variant, error);
     } catch (const Error& error) {
@@ -167,9 +167,10 @@ std::vector<RunSpec> plan_bench(std::span<const BenchVariant> variants) {
   const Checkpointing highest_level = level(*std::ranges::max_element(runs, {}, level));
   for (size_t i = 0; i < runs.size(); ++i) {
     if (rows(runs[i]) == fewest_rows && level(runs[i]) == highest_level) continue;
-    TrainConfig alike = with_batch_size(variants[i].config, fewest_rows);
-    alike.auto_batch_size = false;
-    alike.gradient_checkpointing = key_of(highest_level);
+    BenchVariant alike = variants[i];
+    set_batch_size(alike.config, fewest_rows);
+    alike.config.auto_batch_size = false;
+    alike.config.gradient_checkpointing = key_of(highest_level);
     runs[i] = plan_variant(alike, device);
     log_info("{} uses the same settings as the other variants: batch size {}, gradient_checkpointing {}",
              variants[i].name, fewest_rows, key_text(highest_level));

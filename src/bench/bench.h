@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "config/step_range.h"
 #include "ops/device.h"
 #include "plan/run_spec.h"

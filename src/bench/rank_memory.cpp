@@ -7,7 +7,7 @@
 
 namespace octet {
 
-std::vector<ModeMemory> memory_of_modes(const TrainConfig& config, const PlanTarget& given,
+std::vector<ModeMemory> memory_of_modes(const StepKeys& keys, const PlanTarget& given,
                                         const RunShape& shape, const Numerics& numerics,
                                         int64_t local_ranks) {
   std::vector<ModeMemory> modes;
@@ -16,7 +16,7 @@ std::vector<ModeMemory> memory_of_modes(const TrainConfig& config, const PlanTar
     PlanTarget target = given;
     target.sharding.mode = mode;
     target.sharding.group = mode == ShardingMode::Hsdp ? local_ranks : target.sharding.ranks;
-    const StepPlan step = plan_step(config, target, shape, numerics);
+    const StepPlan step = plan_step(keys, target, shape, numerics);
     modes.push_back({.mode = mode,
                      .checkpointing = step.transformer->shape().checkpointing,
                      .memory = step.transformer->plan(),

@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_files.h"
-#include "config/config.h"
 #include "data/tokenizer/tokenizer.h"
 #include "hf/hf_folder.h"
 #include "hf/peft_folder.h"
@@ -20,9 +19,9 @@
 namespace octet {
 namespace {
 
-std::optional<TrainConfig> read_run_config(const std::string& path) {
+std::optional<TrainedRun> read_trained_run(const std::string& path) {
   try {
-    return load_train_config(path, {});
+    return load_trained_run(path);
   } catch (const Error& error) {
     log_warning("{} cannot be read, so the settings of the run are unknown: {}", path, error.what());
     return std::nullopt;
@@ -98,7 +97,7 @@ ModelFolder model_of_checkpoint(Checkpoint checkpoint) {
   model.folder = checkpoint.path;
   model.source = fmt::format("checkpoint of step {}, {}", checkpoint.step, checkpoint.path);
   if (checkpoint.has_file(checkpoint_file::kRunConfig)) {
-    model.run = read_run_config(checkpoint.file_path(checkpoint_file::kRunConfig));
+    model.run = read_trained_run(checkpoint.file_path(checkpoint_file::kRunConfig));
     if (model.run) model.tokenizer = model.run->tokenizer;
   }
   // The original may have changed or be gone.
@@ -126,7 +125,7 @@ std::string tokenizer_of(const Checkpoint& checkpoint) {
 
 std::string tokenizer_source(const Checkpoint& checkpoint, const std::string& name) {
   if (name == "bytes" || !holds_tokenizer(checkpoint)) return name;
-  const std::optional<TrainConfig> run = model_of_checkpoint(checkpoint).run;
+  const std::optional<TrainedRun> run = model_of_checkpoint(checkpoint).run;
   if (run && absolute_path(run->tokenizer) == absolute_path(name))
     return has_copy_of(checkpoint, name) ? name : checkpoint.path;
   if (posix_env().exists(name) || is_hub_tokenizer(name)) return name;
@@ -146,7 +145,7 @@ std::vector<std::string> checkpoint_folders(Env& env, const std::string& path) {
       folders.push_back(folder);
   }
   if (const std::string config = join_path(path, "config.yaml"); env.exists(config)) {
-    const std::optional<TrainConfig> run = read_run_config(config);
+    const std::optional<TrainedRun> run = read_trained_run(config);
     if (run && !run->checkpoint_dir.empty() && holds_checkpoints(env, run->checkpoint_dir))
       folders.push_back(run->checkpoint_dir);
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "config/config.h"
+#include "config/trained_run.h"
 #include "io/checkpoint_store.h"
 #include "model/config.h"
 
@@ -15,7 +15,7 @@ struct AdapterFolder {
   std::string folder;                    // holds adapter_config.json and adapter_model.safetensors
   std::string source;                    // "adapter x", "checkpoint of step 500, runs/a/checkpoints/step_500"
   std::optional<Checkpoint> checkpoint;  // where it is one
-  std::optional<TrainConfig> run;        // how a checkpoint was trained, where that can be read
+  std::optional<TrainedRun> run;         // how a checkpoint was trained, where that can be read
   std::string tokenizer;                 // as in ModelFolder
 };
 
@@ -24,7 +24,7 @@ struct ModelFolder {
   std::string folder;  // holds config.json and the safetensors; with an adapter: of its base
   std::string source;  // "Hugging Face folder x", "checkpoint of step 500, runs/a/checkpoints/step_500"
   std::optional<Checkpoint> checkpoint;  // where it is one
-  std::optional<TrainConfig> run;        // how a checkpoint was trained, where that can be read
+  std::optional<TrainedRun> run;         // how a checkpoint was trained, where that can be read
   std::string tokenizer;  // for make_tokenizer, a checkpoint's own copy first; empty: not known
   bool has_weights = true;
   std::optional<AdapterFolder> adapter;  // to be added to the weights

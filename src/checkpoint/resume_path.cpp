@@ -54,7 +54,7 @@ std::optional<std::string> meant_by(Env& env, const std::string& typed, const fs
 bool keeps_checkpoints_in(Env& env, const std::string& run, const std::string& place) {
   const std::optional<std::string> last = last_checkpoint_of(env, run);
   if (last && !last->empty() && is_same_folder(fs::path(*last).parent_path().string(), place)) return true;
-  const std::optional<TrainConfig> config = stored_config((fs::path(run) / "config.yaml").string());
+  const std::optional<TrainedRun> config = known_run((fs::path(run) / "config.yaml").string());
   return config && !config->checkpoint_dir.empty() && is_same_folder(config->checkpoint_dir, place);
 }
 
@@ -98,7 +98,7 @@ std::string run_of_checkpoint(Env& env, const std::string& path) {
   }
   const std::optional<ChosenCheckpoint> newest = newest_checkpoint(env, checkpoint_folders(env, path));
   const fs::path checkpoint = newest ? plain(newest->checkpoint.path) : plain(path);
-  const std::optional<TrainConfig> own = stored_config((checkpoint / checkpoint_file::kRunConfig).string());
+  const std::optional<TrainedRun> own = known_run((checkpoint / checkpoint_file::kRunConfig).string());
   if (!own || own->checkpoint_dir.empty() || own->run_name.empty()) return "";
   const std::string run = run_folder(*own), place = checkpoint.parent_path().string();
   return is_same_folder(own->checkpoint_dir, place) && keeps_checkpoints_in(env, run, place) ? run : "";

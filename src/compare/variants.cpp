@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/names.h"
 #include "base/text.h"
+#include "config/notes.h"
 #include "io/env.h"
 
 namespace octet {
@@ -133,6 +134,12 @@ std::vector<PlannedRun> plan_variants(const VariantPlan& plan, const FileSetting
     }
   }
   return runs;
+}
+
+void tell_of_settings(const std::vector<PlannedRun>& runs, bool on_gpu) {
+  std::vector<TrainConfig> configs;
+  for (const PlannedRun& run : runs) configs.push_back(run.config);
+  tell_of_settings(configs, on_gpu);
 }
 
 std::vector<std::string> default_variants(const FileSettings& file, std::span<const KeySetting> flags) {

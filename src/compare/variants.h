@@ -34,6 +34,9 @@ struct VariantPlan {
 std::vector<PlannedRun> plan_variants(const VariantPlan& plan, const FileSettings& file,
                                       std::span<const KeySetting> flags);
 
+// Says what a user should know of the settings of these runs.
+void tell_of_settings(const std::vector<PlannedRun>& runs, bool on_gpu);
+
 // BF16 and the precision of the configuration, as variants.
 std::vector<std::string> default_variants(const FileSettings& file, std::span<const KeySetting> flags);
 

@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/regular_file.h"
+#include "config/trained_run.h"
 #include "model/config.h"
+#include "ops/ops.h"
 
 namespace octet {
 namespace {
@@ -50,7 +52,7 @@ TrainConfig read_config(FileSettings file, std::span<const KeySetting> flags) {
   throw_config_errors(errors);
   if (!config.is_set("model_preset")) read_preset_name(config);
   settle_conflicts(config);
-  apply_report_to(config, errors);
+  apply_report_to(config, config, errors);
   check_contradictions(config, errors);
   throw_config_errors(errors);
   return config;
@@ -96,10 +98,37 @@ TrainConfig load_session_config(FileSettings file, std::span<const KeySetting> f
   return config;
 }
 
-double default_learning_rate(const TrainConfig& config, bool starts_from_weights) {
-  if (config.is_lora()) return 2e-4;
+TrainConfig load_stored_config(const std::string& path, std::span<const KeySetting> flags) {
+  FileSettings file{.path = path, .settings = {}, .errors = {}};
+  require_regular_file(path);
+  file.settings = read_settings_file(path, file.errors);
+  const auto find = [&](std::string_view key) {
+    return std::ranges::find(file.settings, key, &KeySetting::name);
+  };
+  const bool older = find("fp8_fast_accum") == file.settings.end();
+  if (const auto head = find("fp8_head"); older && head != file.settings.end()) {
+    if (head->values == std::vector<std::string>{"true"}) head->values = {"all"};
+  }
+  TrainConfig config = load_train_config(std::move(file), flags);
+  const bool matters = config.mixed_precision == Precision::Fp8 && has_scale_per_tensor(config.fp8_recipe);
+  if (older && matters && !config.is_set("fp8_fast_accum")) config.fp8_fast_accum = Fp8FastAccum::None;
+  return config;
+}
+
+TrainedRun load_trained_run(const std::string& path) {
+  TrainConfig config = load_stored_config(path, {});
+  TrainedRun run;
+  run.mixed_precision = config.mixed_precision;
+  run.per_device_train_batch_size = config.per_device_train_batch_size;
+  run.eval_batches = config.eval_batches;
+  static_cast<DataKeys&>(run) = std::move(config);
+  return run;
+}
+
+double default_learning_rate(const DataKeys& keys, bool starts_from_weights) {
+  if (keys.is_lora()) return 2e-4;
   if (starts_from_weights) return 1e-5;
-  return config.is_demo() ? 2e-3 : 6e-4;
+  return keys.is_demo() ? 2e-3 : 6e-4;
 }
 
 void resolve_start(TrainConfig& config, bool starts_from_weights) {
@@ -120,7 +149,7 @@ void resolve_start(TrainConfig& config, bool starts_from_weights) {
   config.warmup_steps = 0;
   config.warmup_ratio = 0;
   if (config.is_lora() || starts_from_weights) {
-    const bool wsd = config.lr_scheduler_type == TrainConfig::LrScheduler::Wsd;
+    const bool wsd = config.lr_scheduler_type == ScheduleType::Wsd;
     // The decay of wsd may take all steps.
     config.warmup_ratio = wsd ? std::min(0.03, 1 - config.decay_ratio) : 0.03;
   } else if (config.is_demo()) {
@@ -135,7 +164,7 @@ void resolve_defaults(TrainConfig& config) {
   if (config.model_preset.empty() && config.model_name_or_path.empty())
     config.model_preset = demo ? "llama-tiny" : kAssumedPreset;
   if (config.is_set("penalty_weight") && !config.is_set("penalty_type") && config.penalty_weight > 0)
-    config.penalty_type = TrainConfig::Penalty::ZLoss;
+    config.penalty_type = PenaltyKind::ZLoss;
   if (config.max_seq_length == 0) config.max_seq_length = demo ? 128 : 1024;
   config.max_steps = std::max<int64_t>(config.max_steps, 0);
   if (config.max_steps == 0 && config.num_train_epochs == 0) {
@@ -146,12 +175,12 @@ void resolve_defaults(TrainConfig& config) {
     }
   }
   if (demo) {  // what learns the stories in under two minutes on two cores
-    if (!config.is_set("data_order")) config.data_order = TrainConfig::DataOrder::Random;
+    if (!config.is_set("data_order")) config.data_order = DataOrder::Random;
     if (!config.is_set("sample_steps")) config.sample_steps = 200;
     if (!config.is_set("logging_steps")) config.logging_steps = 20;
     if (!config.is_set("sample_prompt")) config.sample_prompt = "Mia has";
   }
-  if (!config.adapter_name_or_path.empty()) config.finetuning_type = TrainConfig::FinetuningType::Lora;
+  if (!config.adapter_name_or_path.empty()) config.finetuning_type = FinetuningType::Lora;
   if (config.is_lora()) {
     if (config.lora_alpha == 0 && config.adapter_name_or_path.empty())
       config.lora_alpha = 2 * static_cast<double>(config.lora_rank);
@@ -167,22 +196,21 @@ void resolve_defaults(TrainConfig& config) {
   if (!config.auto_batch_size && config.max_batch_size == 0) apply_target_batch_size(config);
 }
 
-void apply_target_batch_size(TrainConfig& config, int64_t device_count) {
-  if (config.target_effective_batch_size == 0) return;
-  const int64_t micro_step = config.per_device_train_batch_size * device_count;
-  if (config.target_effective_batch_size % micro_step != 0) {
+void apply_target_batch_size(StepKeys& keys, int64_t device_count) {
+  if (keys.target_effective_batch_size == 0) return;
+  const int64_t micro_step = keys.per_device_train_batch_size * device_count;
+  if (keys.target_effective_batch_size % micro_step != 0) {
     fail_config(
         "target_effective_batch_size {} is not a multiple of {} (per_device_train_batch_size {} on {} {})",
-        config.target_effective_batch_size, micro_step, config.per_device_train_batch_size, device_count,
+        keys.target_effective_batch_size, micro_step, keys.per_device_train_batch_size, device_count,
         device_count == 1 ? "device" : "devices");
   }
-  config.gradient_accumulation_steps = config.target_effective_batch_size / micro_step;
+  keys.gradient_accumulation_steps = keys.target_effective_batch_size / micro_step;
 }
 
-TrainConfig with_batch_size(TrainConfig config, int64_t rows, int64_t device_count) {
-  config.per_device_train_batch_size = rows;
-  apply_target_batch_size(config, device_count);
-  return config;
+void set_batch_size(StepKeys& keys, int64_t rows, int64_t device_count) {
+  keys.per_device_train_batch_size = rows;
+  apply_target_batch_size(keys, device_count);
 }
 
 std::string to_yaml(const TrainConfig& config) {
@@ -210,6 +238,31 @@ std::string to_yaml(const TrainConfig& config) {
 
 std::string config_text(const TrainConfig& config, std::string_view key) {
   return value_text(train_keys().get(config, train_keys().index_of(key)));
+}
+
+namespace {
+
+// The table knows members by their place in the whole.
+template <class Part>
+std::string text_in_part(const Part& keys, std::string_view key) {
+  TrainConfig config;
+  static_cast<Part&>(config) = keys;
+  return config_text(config, key);
+}
+
+}  // namespace
+
+std::string config_text(const ModelKeys& keys, std::string_view key) {
+  return text_in_part(keys, key);
+}
+std::string config_text(const DataKeys& keys, std::string_view key) {
+  return text_in_part(keys, key);
+}
+std::string config_text(const PrecisionKeys& keys, std::string_view key) {
+  return text_in_part(keys, key);
+}
+std::string config_text(const StepKeys& keys, std::string_view key) {
+  return text_in_part(keys, key);
 }
 
 }  // namespace octet

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "config/config.h"
+#include "config/report_keys.h"
 
 // report_to, the key of Hugging Face's trainer.
 
@@ -18,16 +18,16 @@ constexpr std::string_view kOtherServices[] = {"azure_ml", "clearml", "codecarbo
 
 }  // namespace
 
-void apply_report_to(TrainConfig& config, std::vector<std::string>& errors) {
-  const auto origin = config.origins.find("report_to");
-  if (origin == config.origins.end()) return;
+void apply_report_to(ReportKeys& keys, KeyOrigins& origins, std::vector<std::string>& errors) {
+  const auto origin = origins.origins.find("report_to");
+  if (origin == origins.origins.end()) return;
   bool wandb = false, tensorboard = false;
-  for (const std::string& given : config.report_to) {
+  for (const std::string& given : keys.report_to) {
     std::string word = given;
     std::ranges::transform(word, word.begin(),
                            [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
     if (word == "none" || word.empty()) {
-      if (config.report_to.size() > 1)
+      if (keys.report_to.size() > 1)
         errors.push_back(
             fmt::format("{} names none and something else; expected one or the other", origin->second));
     } else if (word == "all" || word == "wandb" || word == "tensorboard") {
@@ -42,9 +42,9 @@ void apply_report_to(TrainConfig& config, std::vector<std::string>& errors) {
     }
   }
   const bool by_flag = origin->second.starts_with("--");
-  const auto settle = [&](const char* key, bool TrainConfig::*member, bool wanted) {
-    const auto own = config.origins.find(key);
-    if (own != config.origins.end() && config.*member != wanted) {
+  const auto settle = [&](const char* key, bool ReportKeys::*member, bool wanted) {
+    const auto own = origins.origins.find(key);
+    if (own != origins.origins.end() && keys.*member != wanted) {
       const bool own_by_flag = own->second.starts_with("--");
       if (own_by_flag == by_flag) {
         errors.push_back(
@@ -54,11 +54,11 @@ void apply_report_to(TrainConfig& config, std::vector<std::string>& errors) {
       }
       if (own_by_flag) return;
     }
-    config.*member = wanted;
-    config.origins[key] = origin->second;
+    keys.*member = wanted;
+    origins.origins[key] = origin->second;
   };
-  settle("use_wandb", &TrainConfig::use_wandb, wandb);
-  settle("use_tensorboard", &TrainConfig::use_tensorboard, tensorboard);
+  settle("use_wandb", &ReportKeys::use_wandb, wandb);
+  settle("use_tensorboard", &ReportKeys::use_tensorboard, tensorboard);
 }
 
 }  // namespace octet

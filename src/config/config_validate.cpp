@@ -10,8 +10,9 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "config/config.h"
-#include "config/idle_settings.h"
+#include "config/notes.h"
 #include "config/step_range.h"
+#include "ops/ops.h"
 
 namespace octet {
 namespace {
@@ -95,11 +96,11 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
   }
   if (config.lora_target.empty())
     errors.push_back("lora_target is empty; expected all, names of modules or regular expressions");
-  if (config.require_fp8 && config.mixed_precision != TrainConfig::Precision::Fp8) {
+  if (config.require_fp8 && config.mixed_precision != Precision::Fp8) {
     errors.push_back(fmt::format("require_fp8 contradicts mixed_precision {}; expected fp8",
                                  config_text(config, "mixed_precision")));
   }
-  if (config.lr_scheduler_type == TrainConfig::LrScheduler::Wsd &&
+  if (config.lr_scheduler_type == ScheduleType::Wsd &&
       config.warmup_ratio + config.decay_ratio > 1) {
     errors.push_back(fmt::format("warmup_ratio is {} and decay_ratio is {}; expected a sum of at most 1",
                                  config.warmup_ratio, config.decay_ratio));
@@ -148,6 +149,12 @@ bool is_changed(const TrainConfig& config, std::string_view key) {
   return config.is_set(key) && table.get(config, index) != table.keys()[index].default_value;
 }
 
+bool is_changed(const DataKeys& keys, std::string_view key) {
+  TrainConfig config;
+  static_cast<DataKeys&>(config) = keys;
+  return is_changed(config, key);
+}
+
 std::string_view decided_by(const TrainConfig& config, std::string_view key) {
   if (config.is_set(key)) return "";
   for (const Exclusive& pair : kExclusive) {
@@ -171,20 +178,20 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
   const auto note = [&](std::string_view key, std::string_view because) {
     if (config.is_set(key)) idle.push_back({std::string(key), std::string(because), is_changed(config, key)});
   };
-  const bool fp8 = config.mixed_precision == TrainConfig::Precision::Fp8;
+  const bool fp8 = config.mixed_precision == Precision::Fp8;
   if (!fp8) {
     for (const char* key : kFp8Only) {
       note(key, fmt::format("mixed_precision is {}", config_text(config, "mixed_precision")));
     }
   } else {
     const std::string recipe = fmt::format("fp8_recipe is {}", config_text(config, "fp8_recipe"));
-    const bool delayed = config.fp8_recipe == TrainConfig::Fp8Recipe::Delayed;
+    const bool delayed = config.fp8_recipe == Fp8Recipe::Delayed;
     if (!has_scale_per_tensor(config.fp8_recipe)) note("fp8_margin", recipe);
     if (!delayed) {
       for (const char* key : kDelayedOnly) note(key, recipe);
     }
-    if (config.fp8_recipe != TrainConfig::Fp8Recipe::Block) note("fp8_block_scales", recipe);
-    if (config.fp8_recipe == TrainConfig::Fp8Recipe::Mxfp8) note("fp8_weight_copies", recipe);
+    if (config.fp8_recipe != Fp8Recipe::Block) note("fp8_block_scales", recipe);
+    if (config.fp8_recipe == Fp8Recipe::Mxfp8) note("fp8_weight_copies", recipe);
     if (config.fp8_fast_accum != Fp8FastAccum::None) {  // exact sums are what such a run has
       if (!has_scale_per_tensor(config.fp8_recipe)) {
         note("fp8_fast_accum", recipe);
@@ -202,19 +209,19 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
   }
   if (!fp8)
     note("fp8_weight_copies", fmt::format("mixed_precision is {}", config_text(config, "mixed_precision")));
-  if (config.mixed_precision == TrainConfig::Precision::Fp32) {
+  if (config.mixed_precision == Precision::Fp32) {
     for (const char* key : {"master_weights", "grad_accum_dtype"}) note(key, "mixed_precision is fp32");
   } else if (config.is_lora()) {
     note("master_weights", "finetuning_type is lora, and adapters are always exact");
     note("grad_accum_dtype", "finetuning_type is lora, and gradients of adapters are always fp32");
   }
-  if (config.lr_scheduler_type != TrainConfig::LrScheduler::Wsd)
+  if (config.lr_scheduler_type != ScheduleType::Wsd)
     note("decay_ratio", "lr_scheduler_type is not wsd");
-  if (config.lr_scheduler_type == TrainConfig::LrScheduler::Constant) {
+  if (config.lr_scheduler_type == ScheduleType::Constant) {
     for (const char* key : {"min_lr_ratio", "min_lr"}) note(key, "lr_scheduler_type is constant");
   }
   // A weight of 0 alone means no penalty, and is no idle one: other runs of a sweep have more.
-  if (config.penalty_type == TrainConfig::Penalty::None &&
+  if (config.penalty_type == PenaltyKind::None &&
       (config.is_set("penalty_type") || config.penalty_weight > 0))
     note("penalty_weight", "penalty_type is none");
   if (config.save_strategy == Strategy::No) {
@@ -242,7 +249,7 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
   }
   if (config.pretend_ranks == 0) note("pretend_bandwidth_gb", "pretend_ranks is 0");
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");
-  if (!on_gpu && config.cuda_graphs == TrainConfig::CudaGraphs::On)
+  if (!on_gpu && config.cuda_graphs == CudaGraphs::On)
     note("cuda_graphs", "the run is on the CPU");
   return idle;
 }

@@ -7,24 +7,25 @@
 #include "doctor/check_result.h"
 #include "doctor/products.h"
 #include "ops/device.h"
-#include "plan/model_stage.h"
-#include "plan/run_plan.h"
+#include "plan/resolve.h"
 
 namespace octet {
 
 // What doctor looks at, area by area. None of these throws for what it finds.
 
-// What a run would be, planned without its data. `plan` is empty if it could not be planned; `problem` says why.
+// What a run would be, planned without its data. Of one that cannot be planned there are only its keys; `problem` says why.
 struct DoctorRun {
-  TrainConfig config;
   bool is_given = false;  // false: nobody named a configuration or keys
-  std::optional<ModelChoice> model;
-  std::optional<RunPlan> plan;
+  ResolvedRun resolved;
+  bool is_planned = false;
   std::vector<ProductShape> shapes;  // of the products to test, each once
   std::string exceptions;            // layers that do not run in FP8, with their reasons
   std::string problem;
+
+  bool has_model() const { return resolved.model.config.layers > 0; }
 };
-DoctorRun plan_doctor_run(const TrainConfig& given, bool is_given, const std::shared_ptr<Device>& device);
+// `run` has its keys, and gets the rest.
+void plan_doctor_run(DoctorRun& run, const std::shared_ptr<Device>& device);
 
 // CPU, memory, disks.
 std::vector<CheckResult> check_host(const DoctorRun& run);
@@ -34,12 +35,12 @@ struct DiskSpeed {
 };
 DiskSpeed measure_disk(const std::string& folder, int64_t bytes);
 
-// Driver, GPU, clocks, power; what is needed if there is none.
+// Driver, GPU, clocks, power; what is needed if there is none. `is_needed`: without a GPU the run cannot start.
 std::vector<CheckResult> check_gpu(const CudaProbe& probe, const Nvml* nvml, const std::string& nvml_problem,
-                                   const TrainConfig& config);
+                                   bool is_needed);
 // The state of a GPU on its own.
 std::vector<CheckResult> check_gpu_state(const GpuState& state);
-std::vector<CheckResult> check_libraries(const TrainConfig& config);
+std::vector<CheckResult> check_libraries(bool gpu_is_needed);
 
 // FP8 and BF16 on this device. `state` tells about the GPU under load; it may be empty.
 struct ProductsOutcome {

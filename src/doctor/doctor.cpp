@@ -27,7 +27,7 @@ constexpr const char* name_of(Health health) {
 
 std::string verdict_of(const DoctorReport& report, const DoctorRun& run, const CudaProbe& probe) {
   std::string text;
-  const std::string model = run.model ? run.model->config.name : "the model";
+  const std::string model = run.has_model() ? run.resolved.model.config.name : "the model";
   if (report.fp8_native && report.fp8_ratio) {
     text = fmt::format("FP8 runs here: the matrix products of {} are {:.2f}x as fast as in BF16", model,
                        *report.fp8_ratio);
@@ -61,14 +61,17 @@ DoctorReport examine(const TrainConfig& config, bool is_given,
   const CudaProbe probe = probe_cuda();
   std::string nvml_problem;
   const std::shared_ptr<const Nvml> nvml = Nvml::open(nvml_problem);
-  add(check_gpu(probe, nvml.get(), nvml_problem, config));
-  add(check_libraries(config));
+  const bool needs_gpu = config.device == DeviceKey::Cuda || config.require_fp8;
+  add(check_gpu(probe, nvml.get(), nvml_problem, needs_gpu));
+  add(check_libraries(needs_gpu));
 
   // A configuration that insists on a GPU is planned on the CPU if there is none: the rest can still be checked.
-  TrainConfig usable = config;
-  if (!probe.usable) usable.device = TrainConfig::Device::Cpu;
-  const std::shared_ptr<Device> device = make_device(device_spec(usable));
-  const DoctorRun run = plan_doctor_run(usable, is_given, device);
+  DoctorRun run{.is_given = is_given};
+  TrainConfig& keys = run.resolved.keys;
+  keys = config;
+  if (!probe.usable) keys.device = DeviceKey::Cpu;
+  const std::shared_ptr<Device> device = make_device(device_spec(keys, keys.deterministic));
+  plan_doctor_run(run, device);
   const auto state = [&]() -> std::optional<GpuState> {
     return nvml && probe.usable ? nvml->state(probe.uuid) : std::nullopt;
   };

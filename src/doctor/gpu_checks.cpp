@@ -15,10 +15,6 @@ constexpr const char* kNeeded =
     "FP8 needs an NVIDIA GPU of compute capability 9.0 (H100, H200, GH200), a driver for CUDA 13 (580 or later), and a "
     "build of octet with CUDA ('make build CUDA=ON')";
 
-bool insists_on_gpu(const TrainConfig& config) {
-  return config.device == TrainConfig::Device::Cuda || config.require_fp8;
-}
-
 std::string bytes_text(int64_t bytes) {
   return human_bytes(static_cast<double>(bytes));
 }
@@ -83,9 +79,9 @@ std::vector<CheckResult> check_gpu_state(const GpuState& state) {
 }
 
 std::vector<CheckResult> check_gpu(const CudaProbe& probe, const Nvml* nvml, const std::string& nvml_problem,
-                                   const TrainConfig& config) {
+                                   bool is_needed) {
   CheckResults results("GPU");
-  const Health absent = insists_on_gpu(config) ? Health::Failure : Health::Warning;
+  const Health absent = is_needed ? Health::Failure : Health::Warning;
   if (nvml) {
     results.ok("driver", fmt::format("{}, supports CUDA {}; {}", nvml->driver_version(), nvml->cuda_version(),
                                      counted(nvml->gpus(), "GPU")));
@@ -131,7 +127,7 @@ std::vector<CheckResult> check_gpu(const CudaProbe& probe, const Nvml* nvml, con
   return all;
 }
 
-std::vector<CheckResult> check_libraries(const TrainConfig& config) {
+std::vector<CheckResult> check_libraries(bool gpu_is_needed) {
   CheckResults results("libraries");
   for (const CudaLibrary& library : cuda_libraries()) {
     const LibraryNeed* need = nullptr;
@@ -141,7 +137,7 @@ std::vector<CheckResult> check_libraries(const TrainConfig& config) {
     if (!library.version.empty()) {
       results.ok(library.name, library.version);
     } else if (need) {
-      results.add(need->is_needed && insists_on_gpu(config) ? Health::Failure : Health::Warning, library.name,
+      results.add(need->is_needed && gpu_is_needed ? Health::Failure : Health::Warning, library.name,
                   fmt::format("missing, so {}: {}", need->cost, library.problem),
                   fmt::format("install {}", need->package));
     }

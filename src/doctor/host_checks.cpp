@@ -135,7 +135,7 @@ std::vector<CheckResult> check_host(const DoctorRun& run) {
   }
   const int64_t memory = available_host_memory();
   const int64_t total = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
-  const int64_t checkpoint = run.is_given && run.plan ? run.plan->checkpoint_bytes : 0;
+  const int64_t checkpoint = run.is_given && run.is_planned ? run.resolved.plan.checkpoint_bytes : 0;
   const std::string memory_text = fmt::format(
       "{} available of {}{}", human_bytes(static_cast<double>(memory)),
       human_bytes(static_cast<double>(total)), memory < total / 2 ? " (used, or limited by a cgroup)" : "");
@@ -150,10 +150,10 @@ std::vector<CheckResult> check_host(const DoctorRun& run) {
   } else {
     results.ok("host memory", memory_text).figures = {{"available_bytes", static_cast<double>(memory)}};
   }
-  check_disk(
-      results, run.config.checkpoint_dir.empty() ? "output_dir" : "checkpoint_dir",
-      run.config.checkpoint_dir.empty() ? run.config.output_dir : run.config.checkpoint_dir,
-      checkpoint);
+  const RunFolders folders = folders_of(run.resolved.keys);
+  const bool has_own = !folders.checkpoint_dir.empty();
+  check_disk(results, has_own ? "checkpoint_dir" : "output_dir", has_own ? folders.checkpoint_dir : folders.output_dir,
+             checkpoint);
   return results.take();
 }
 

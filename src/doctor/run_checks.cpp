@@ -58,38 +58,33 @@ std::string exceptions_text(const Transformer& transformer) {
 
 }  // namespace
 
-DoctorRun plan_doctor_run(const TrainConfig& given, bool is_given, const std::shared_ptr<Device>& device) {
-  DoctorRun run;
-  run.config = given;
-  run.is_given = is_given;
+void plan_doctor_run(DoctorRun& run, const std::shared_ptr<Device>& device) {
   try {
-    const ResolvedRun resolved = resolve(given, Wanted::by_doctor(device));
-    run.config = resolved.keys;
-    run.model = resolved.model;
-    run.plan = resolved.plan;
-    const Transformer transformer(run.model->config, run.plan->shape, run.plan->numerics, *device,
-                                  run.plan->finetuning);
-    run.shapes = tested_shapes(transformer, run.plan->is_fp8(),
+    run.resolved = resolve(run.resolved.keys, Wanted::by_doctor(device));
+    run.is_planned = true;
+    const RunPlan& plan = run.resolved.plan;
+    const Transformer transformer(run.resolved.model.config, plan.shape, plan.numerics, *device,
+                                  plan.finetuning);
+    run.shapes = tested_shapes(transformer, plan.is_fp8(),
                                device->capabilities().separate_memory ? kGpuTokens : kCpuTokens);
     run.exceptions = exceptions_text(transformer);
   } catch (const Error& error) {
     run.problem = error.what();
   }
-  return run;
 }
 
 std::vector<CheckResult> check_run(const DoctorRun& run) {
   CheckResults results("run");
-  if (!run.plan) {
+  if (!run.is_planned) {
     results.failure("configuration", run.problem,
                     "correct the configuration; 'octet keys WORD' explains keys");
     return results.take();
   }
-  const RunPlan& plan = *run.plan;
+  const RunPlan& plan = run.resolved.plan;
   const std::string coverage =
       fmt::format("{}; {:.1f} % of the work runs in FP8", plan.precision_label, 100 * plan.fp8_share);
   if (!plan.fallback_reason.empty()) {
-    results.add(run.config.require_fp8 ? Health::Failure : Health::Warning, "precision",
+    results.add(run.resolved.keys.require_fp8 ? Health::Failure : Health::Warning, "precision",
                 fmt::format("{}: {}", coverage, plan.fallback_reason),
                 "'octet plan' lists every layer with its reason");
   } else {
@@ -109,9 +104,9 @@ std::vector<CheckResult> check_run(const DoctorRun& run) {
             fmt::format("the run needs {} of {}", need, human_bytes(static_cast<double>(plan.limit.bytes))))
         .figures = {{"bytes", static_cast<double>(plan.bytes())}};
   }
-  std::vector<std::string> missing = missing_data(run.config, *run.model);
+  std::vector<std::string> missing = missing_data(run.resolved.keys, run.resolved.model);
   try {
-    check_weights(*run.model);
+    check_weights(run.resolved.model);
   } catch (const Error& error) {
     missing.emplace_back(error.what());
   }

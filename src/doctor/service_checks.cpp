@@ -45,9 +45,10 @@ void check_hub(CheckResults& results) {
 }
 
 void check_tokenizer(CheckResults& results, const DoctorRun& run) {
+  const DataKeys& keys = run.resolved.keys;
   std::string source =
-      run.config.is_set("tokenizer") || !run.model ? run.config.tokenizer : run.model->tokenizer;
-  if (source.empty()) source = run.config.tokenizer;
+      keys.is_set("tokenizer") || !run.has_model() ? keys.tokenizer : run.resolved.model.tokenizer;
+  if (source.empty()) source = keys.tokenizer;
   if (is_hub_name(source)) {
     results.ok("tokenizer", fmt::format("{}: of the hub, opened when the run starts", source));
     return;
@@ -70,7 +71,7 @@ void check_wandb(CheckResults& results, const DoctorRun& run) {
   const std::string text =
       fmt::format("{}; {}", version.empty() ? "the package wandb is not installed" : "wandb " + version,
                   key.empty() ? "no key" : fmt::format("key in {}", key));
-  if (!run.config.use_wandb) {
+  if (!run.resolved.keys.use_wandb) {
     results.ok("Weights & Biases", fmt::format("not used (use_wandb is false); {}", text));
   } else if (version.empty()) {
     results.warning("Weights & Biases", text, "nothing would be sent: 'pip install wandb'");

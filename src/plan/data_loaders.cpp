@@ -72,13 +72,13 @@ std::unique_ptr<SampleLoader> train_samples(const LoadingOptions& options, const
                                        options.order != SampleOrder::Sequential, shape);
 }
 
-SampleOrder sample_order(TrainConfig::DataOrder order) {
+SampleOrder sample_order(DataOrder order) {
   switch (order) {
-    case TrainConfig::DataOrder::Shuffled:
+    case DataOrder::Shuffled:
       return SampleOrder::Shuffled;
-    case TrainConfig::DataOrder::Random:
+    case DataOrder::Random:
       return SampleOrder::RandomCrops;
-    case TrainConfig::DataOrder::Sequential:
+    case DataOrder::Sequential:
       break;
   }
   return SampleOrder::Sequential;
@@ -86,10 +86,10 @@ SampleOrder sample_order(TrainConfig::DataOrder order) {
 
 }  // namespace
 
-LoadingOptions loading_options(const TrainConfig& keys) {
+LoadingOptions loading_options(const DataKeys& keys) {
   return {.length = keys.max_seq_length,
           .order = sample_order(keys.data_order),
-          .packing = keys.packing == TrainConfig::Packing::None ? Packing::None : Packing::BestFit,
+          .packing = keys.packing == PackingKey::None ? Packing::None : Packing::BestFit,
           .seed = static_cast<uint64_t>(keys.seed)};
 }
 

@@ -19,7 +19,7 @@ struct LoadingOptions {
   Packing packing = Packing::BestFit;  // of documents
   uint64_t seed = 0;
 };
-LoadingOptions loading_options(const TrainConfig& keys);
+LoadingOptions loading_options(const DataKeys& keys);
 
 // Micro-batches of `rows` sequences of the training data, prefetched.
 std::unique_ptr<BatchSource> make_train_loader(const LoadingOptions& options, const DataChoice& data,

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
 #include "data/chat/chat_template.h"
 #include "data/shards/manifest.h"
 

@@ -36,7 +36,7 @@ DatasetManifest read_prepared(const std::string& folder, const std::string& toke
 
 class PartOpener {
  public:
-  PartOpener(const TrainConfig& config, int64_t vocab_size, const std::string& tokenizer_name,
+  PartOpener(const DataKeys& config, int64_t vocab_size, const std::string& tokenizer_name,
              const Tokenizer* tokenizer)
       : config_(config),
         vocab_size_(vocab_size),
@@ -124,8 +124,8 @@ class PartOpener {
 
   DataPart open_stream(const ExampleOptions& examples, DataPart* held_out) {
     const bool is_demo = examples.dataset == kDemo;
-    if (is_demo && config_.packing != TrainConfig::Packing::Auto &&
-        config_.packing != TrainConfig::Packing::Stream) {
+    if (is_demo && config_.packing != PackingKey::Auto &&
+        config_.packing != PackingKey::Stream) {
       log_warning("packing {} has no effect: the demo's stories are a stream that is cut into documents",
                   config_text(config_, "packing"));
     }
@@ -161,22 +161,22 @@ class PartOpener {
   DataPart from_shards(std::vector<Shard> shards) const {
     DataPart part;
     for (const Shard& shard : shards) part.tokens.append(TokenSource::from_shard(shard, vocab_size_));
-    if (config_.packing == TrainConfig::Packing::Stream) return part;
+    if (config_.packing == PackingKey::Stream) return part;
     part.documents = DocumentSource(std::move(shards), vocab_size_);
-    const bool padded = config_.packing == TrainConfig::Packing::None;
+    const bool padded = config_.packing == PackingKey::None;
     part.plan = stored_packing_plan(posix_env(), join_path(cache_folder(config_), "packing"), part.documents,
                                     config_.max_seq_length, padded ? Packing::None : Packing::BestFit);
     return part;
   }
 
-  const TrainConfig& config_;
+  const DataKeys& config_;
   int64_t vocab_size_;
   const std::string& tokenizer_name_;
   const Tokenizer* tokenizer_;  // null only if no text is read
   FileChecks checks_;
 };
 
-std::vector<DataPart> open_eval_items(const TrainConfig& keys, PartOpener& opener) {
+std::vector<DataPart> open_eval_items(const DataKeys& keys, PartOpener& opener) {
   const std::vector<DatasetPart> items = expanded_eval_dataset(keys);
   const std::vector<std::string> names = part_names(items);
   std::vector<DataPart> parts;
@@ -248,7 +248,7 @@ void log_verified(const FileChecks& checks, const std::string& folder) {
            human_duration(read.seconds));
 }
 
-std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
+std::vector<DataPart> open_eval_parts(const DataKeys& keys, int64_t vocab_size,
                                       const std::string& tokenizer_name, const Tokenizer* tokenizer) {
   throw_config_errors(idle_choices(keys));
   PartOpener opener(keys, vocab_size, tokenizer_name, tokenizer);
@@ -257,7 +257,7 @@ std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_siz
   return parts;
 }
 
-bool has_eval_text(const TrainConfig& keys) {
+bool has_eval_text(const DataKeys& keys) {
   return std::ranges::any_of(expanded_eval_dataset(keys), [&](const DatasetPart& part) {
     const DataKind kind = kind_of(keys, eval_examples(keys, part));
     if (kind != DataKind::Stream) return kind != DataKind::Prepared;
@@ -265,7 +265,7 @@ bool has_eval_text(const TrainConfig& keys) {
   });
 }
 
-TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,
+TrainingData open_parts(const DataKeys& keys, int64_t vocab_size, const std::string& tokenizer_name,
                         const Tokenizer& tokenizer) {
   throw_config_errors(idle_choices(keys));
   PartOpener opener(keys, vocab_size, tokenizer_name, &tokenizer);
@@ -312,7 +312,7 @@ void check_prepared(const std::string& folder, Use use) {
 
 }  // namespace
 
-std::vector<std::string> missing_parts(const TrainConfig& keys) {
+std::vector<std::string> missing_parts(const DataKeys& keys) {
   std::vector<std::string> missing = idle_choices(keys);
   const auto find = [&](const ExampleOptions& examples, Use use) {
     if (examples.dataset == kDemo) return;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
+#include "config/data_keys.h"
 #include "data/loading/packing_plan.h"
 #include "data/shards/token_source.h"
 #include "plan/data_note.h"
@@ -46,19 +46,19 @@ struct TrainingData {
 
 // Opens all parts; prepares what is neither tokens nor plain text, into the cache. `tokenizer_name` is for messages and
 // manifests.
-TrainingData open_parts(const TrainConfig& keys, int64_t vocab_size, const std::string& tokenizer_name,
+TrainingData open_parts(const DataKeys& keys, int64_t vocab_size, const std::string& tokenizer_name,
                         const Tokenizer& tokenizer);
 // The parts of keys.eval_dataset alone. `tokenizer` may be null unless has_eval_text().
-std::vector<DataPart> open_eval_parts(const TrainConfig& keys, int64_t vocab_size,
+std::vector<DataPart> open_eval_parts(const DataKeys& keys, int64_t vocab_size,
                                       const std::string& tokenizer_name, const Tokenizer* tokenizer);
 // Whether keys.eval_dataset has text that must be tokenized: anything but token files and prepared folders.
-bool has_eval_text(const TrainConfig& keys);
+bool has_eval_text(const DataKeys& keys);
 
 // Says what --verify has read; nothing without it. `folder` may be empty.
 void log_verified(const FileChecks& checks, const std::string& folder = "");
 
 // Why an item of `dataset` or `eval_dataset` cannot be opened, one message each. Nothing is downloaded or prepared: what
 // may be on the hub counts as available.
-std::vector<std::string> missing_parts(const TrainConfig& keys);
+std::vector<std::string> missing_parts(const DataKeys& keys);
 
 }  // namespace octet

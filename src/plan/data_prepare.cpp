@@ -28,7 +28,7 @@ std::string absolute_if_there(const std::string& path) {
 }
 
 // What the shards depend on in addition to the tokenizer: the current files and how they are read.
-ordered_json identity_of(const TrainConfig& config, const ExampleOptions& examples,
+ordered_json identity_of(const DataKeys& config, const ExampleOptions& examples,
                          const std::vector<std::string>& files) {
   ordered_json identity = {{"reader_version", kReaderVersion},
                            {"dataset", absolute_if_there(examples.dataset)},
@@ -102,13 +102,13 @@ std::string tokenizer_name(const std::string& name) {
 
 }  // namespace
 
-std::string cache_folder(const TrainConfig& config) {
+std::string cache_folder(const DataKeys& config) {
   if (!config.cache_dir.empty()) return config.cache_dir;
   if (const std::string folder = octet_cache_folder(); !folder.empty()) return folder;
   return join_path(config.output_dir, "cache");
 }
 
-ExampleOptions train_examples(const TrainConfig& config, const DatasetPart& part) {
+ExampleOptions train_examples(const DataKeys& config, const DatasetPart& part) {
   const auto or_default = [](const std::string& own, const std::string& of_run) {
     return own.empty() ? of_run : own;
   };
@@ -130,7 +130,7 @@ ExampleOptions train_examples(const TrainConfig& config, const DatasetPart& part
   return options;
 }
 
-ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part) {
+ExampleOptions eval_examples(const DataKeys& config, const DatasetPart& part) {
   ExampleOptions options = train_examples(config, part);
   const auto trained_on = std::ranges::find(config.dataset, part.path, &DatasetPart::path);
   if (trained_on == config.dataset.end()) {
@@ -145,7 +145,7 @@ ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part)
   return options;
 }
 
-PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
+PreparedFolder prepare_with_progress(const DataKeys& config, const PrepareRequest& request,
                                      const Tokenizer& tokenizer) {
   std::optional<StopSignal> stop;  // not yet: a download ends at once
   std::unique_ptr<DatasetReader> reader = reading_input([&] {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "config/config.h"
+#include "config/data_keys.h"
 #include "data/datasets/prepare.h"
 
 namespace octet {
@@ -20,11 +20,11 @@ class Interrupted : public StoppedError {
 // How an item of `dataset` or `eval_dataset` is read: its own keys, else those of the run. The run's keys that choose
 // files (split, subset, revision, folder) hold only for `dataset`, and for an item of eval_dataset that is also an item
 // of dataset; other ones have only eval_dataset_split. Columns, format and chat template hold for both.
-ExampleOptions train_examples(const TrainConfig& config, const DatasetPart& part);
-ExampleOptions eval_examples(const TrainConfig& config, const DatasetPart& part);
+ExampleOptions train_examples(const DataKeys& config, const DatasetPart& part);
+ExampleOptions eval_examples(const DataKeys& config, const DatasetPart& part);
 
 // Where octet keeps what it has made from data: cache_dir, octet's cache folder, or a folder in output_dir.
-std::string cache_folder(const TrainConfig& config);
+std::string cache_folder(const DataKeys& config);
 
 struct PrepareRequest {
   ExampleOptions examples;
@@ -43,7 +43,7 @@ struct PreparedFolder {
 
 // Reads, tokenizes and writes `request.examples` with a progress bar and says what it does; throws Interrupted when a
 // signal stops it. A folder of the cache that is there already is only named.
-PreparedFolder prepare_with_progress(const TrainConfig& config, const PrepareRequest& request,
+PreparedFolder prepare_with_progress(const DataKeys& config, const PrepareRequest& request,
                                      const Tokenizer& tokenizer);
 
 // Documents, tokens, share of targets, lengths and skipped records, as tables.

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // The tokenizer of the first prepared dataset, or nothing if there is none.
-std::string tokenizer_of_prepared(const TrainConfig& keys) {
+std::string tokenizer_of_prepared(const DataKeys& keys) {
   std::error_code error;
   for (const DatasetPart& part : expanded_dataset(keys)) {
     if (fs::is_directory(part.path, error) && has_dataset_manifest(posix_env(), part.path))
@@ -26,7 +26,7 @@ std::string tokenizer_of_prepared(const TrainConfig& keys) {
 
 }  // namespace
 
-std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_model) {
+std::string choose_tokenizer(const DataKeys& keys, const std::string& of_model) {
   std::string name = keys.tokenizer;
   if (!keys.is_set("tokenizer")) {
     if (const std::string prepared = tokenizer_of_prepared(keys); !prepared.empty()) {
@@ -43,7 +43,7 @@ std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_mode
   return name == "bytes" || is_hub_tokenizer(name) ? name : fs::absolute(name).lexically_normal().string();
 }
 
-std::unique_ptr<const Tokenizer> read_tokenizer(const TrainConfig& keys, std::string& name,
+std::unique_ptr<const Tokenizer> read_tokenizer(const DataKeys& keys, std::string& name,
                                                 std::string& source, InNeed in_need) {
   try {
     source = local_tokenizer(source);  // the hub is asked once
@@ -68,7 +68,7 @@ std::unique_ptr<const Tokenizer> read_tokenizer(const TrainConfig& keys, std::st
 namespace {
 
 // As read_tokenizer. Data that are tokens already can be trained on without a tokenizer.
-void open_tokenizer(const TrainConfig& keys, DataChoice& choice) {
+void open_tokenizer(const DataKeys& keys, DataChoice& choice) {
   std::string& source = choice.tokenizer_source;
   const bool may_be_absent = is_hub_tokenizer(source) || source == tokenizer_of_prepared(keys);
   if (!may_be_absent || needs_tokenizer(keys)) {
@@ -92,7 +92,7 @@ void open_tokenizer(const TrainConfig& keys, DataChoice& choice) {
   }
 }
 
-bool is_plain_text(const TrainConfig& keys, const DataChoice& choice) {
+bool is_plain_text(const DataKeys& keys, const DataChoice& choice) {
   if (choice.tokenizer_source.empty()) return false;
   // Tokens of an unknown tokenizer are not bytes.
   const bool is_known = keys.is_set("tokenizer") || choice.tokenizer_name != "bytes" ||
@@ -114,7 +114,7 @@ void check_vocabulary(const std::string& name, const Tokenizer& tokenizer, const
 
 }  // namespace
 
-std::vector<std::string> missing_data(const TrainConfig& config, const ModelChoice& model) {
+std::vector<std::string> missing_data(const DataKeys& config, const ModelChoice& model) {
   std::vector<std::string> missing = missing_parts(config);
   const auto attempt = [&](const auto& open) {
     try {
@@ -147,7 +147,7 @@ std::vector<std::string> missing_data(const TrainConfig& config, const ModelChoi
 
 namespace {
 
-void check_training_data(const TrainConfig& keys, const DataPart& part) {
+void check_training_data(const DataKeys& keys, const DataPart& part) {
   if (!part.plan) {
     if (part.tokens.size() >= keys.max_seq_length + 1) return;
     fail_config("dataset '{}' has {} tokens to train on, fewer than max_seq_length {} + 1", part.path,
@@ -169,7 +169,7 @@ void check_training_data(const TrainConfig& keys, const DataPart& part) {
 
 }  // namespace
 
-DataChoice open_data(const TrainConfig& keys, const ModelChoice& model) {
+DataChoice open_data(const DataKeys& keys, const ModelChoice& model) {
   DataChoice choice;
   choice.tokenizer_name = choose_tokenizer(keys, model.tokenizer);
   choice.tokenizer_source =

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
+#include "config/data_keys.h"
 #include "plan/data_parts.h"
 #include "plan/model_stage.h"
 
@@ -24,20 +24,20 @@ struct DataChoice {
 
 // Opens `dataset` and `eval_dataset` whatever they are; prepares what is neither tokens nor plain text, into the cache.
 // ConfigError or Error for what is missing, is empty or does not fit the model's vocabulary.
-DataChoice open_data(const TrainConfig& keys, const ModelChoice& model);
+DataChoice open_data(const DataKeys& keys, const ModelChoice& model);
 
 // The tokenizer that the keys name. Otherwise that of a prepared dataset, or `of_model`, the tokenizer of the model
 // (empty: none).
-std::string choose_tokenizer(const TrainConfig& keys, const std::string& of_model);
+std::string choose_tokenizer(const DataKeys& keys, const std::string& of_model);
 
 // The tokenizer `name`, read from `source`, which becomes a path. If nobody chose it and it cannot be had: with a preset
 // that was named, and if `in_need` allows it, `name` becomes bytes; ConfigError otherwise.
 enum class InNeed { Bytes, Error };
-std::unique_ptr<const Tokenizer> read_tokenizer(const TrainConfig& keys, std::string& name,
+std::unique_ptr<const Tokenizer> read_tokenizer(const DataKeys& keys, std::string& name,
                                                 std::string& source, InNeed in_need = InNeed::Bytes);
 
 // Why `dataset`, `eval_dataset` or `tokenizer` cannot be opened, one message each. Only tokenizers and manifests are
 // read. Nothing is downloaded: what may be on the hub counts as available.
-std::vector<std::string> missing_data(const TrainConfig& keys, const ModelChoice& model);
+std::vector<std::string> missing_data(const DataKeys& keys, const ModelChoice& model);
 
 }  // namespace octet

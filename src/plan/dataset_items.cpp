@@ -27,14 +27,14 @@ bool ends_with_any(const std::string& path, std::initializer_list<const char*> e
 
 }  // namespace
 
-bool asks_for_documents(const TrainConfig& config, const ExampleOptions& examples) {
-  return config.packing == TrainConfig::Packing::BestFit || config.packing == TrainConfig::Packing::None ||
+bool asks_for_documents(const DataKeys& config, const ExampleOptions& examples) {
+  return config.packing == PackingKey::BestFit || config.packing == PackingKey::None ||
          examples.format != ExampleFormat::Auto || !examples.text_column.empty() ||
          !examples.prompt_column.empty() || !examples.completion_column.empty() ||
          !examples.messages_column.empty();
 }
 
-DataKind kind_of(const TrainConfig& config, const ExampleOptions& examples) {
+DataKind kind_of(const DataKeys& config, const ExampleOptions& examples) {
   const std::string& dataset = examples.dataset;
   const auto kind_of_file = [&](const std::string& path) {
     if (path.ends_with(".bin")) return DataKind::Stream;
@@ -67,12 +67,12 @@ bool is_glob(const std::string& path) {
   return path.find_first_of("*?[{") != std::string::npos;
 }
 
-const std::string& folder_of(const TrainConfig& keys, const DatasetPart& part) {
+const std::string& folder_of(const DataKeys& keys, const DatasetPart& part) {
   return part.dataset_dir.empty() ? keys.dataset_dir : part.dataset_dir;
 }
 
 // What the dataset_info.json says about the item; nothing if the item is not a name in it.
-std::optional<DatasetPart> described(const TrainConfig& keys, const DatasetPart& part) {
+std::optional<DatasetPart> described(const DataKeys& keys, const DatasetPart& part) {
   std::error_code error;
   const std::string& folder = folder_of(keys, part);
   if (!has_dataset_info(folder) || fs::exists(part.path, error)) return std::nullopt;
@@ -99,7 +99,7 @@ DatasetPart merged(DatasetPart info, const DatasetPart& own) {
   return info;
 }
 
-std::vector<DatasetPart> expanded(const TrainConfig& keys, const std::vector<DatasetPart>& items) {
+std::vector<DatasetPart> expanded(const DataKeys& keys, const std::vector<DatasetPart>& items) {
   std::vector<DatasetPart> parts;
   for (const DatasetPart& item : items) {
     if (has_prepared_list(item.path)) {
@@ -129,7 +129,7 @@ struct Choices {
 constexpr const char* kReadingKeys[] = {"format", "text_column", "prompt_column", "completion_column",
                                         "messages_column"};
 
-Choices choices_of(const TrainConfig& keys, const DatasetPart& part, const std::string& folder) {
+Choices choices_of(const DataKeys& keys, const DatasetPart& part, const std::string& folder) {
   std::error_code error;
   const std::string& path = part.path;
   const auto is_stream = [&] { return kind_of(keys, train_examples(keys, part)) == DataKind::Stream; };
@@ -174,7 +174,7 @@ struct Choice {
   const char* item_key;                        // of an item
   const char* run_key;                         // of the run
   std::string (*of_item)(const DatasetPart&);  // "": not given
-  std::string (*of_run)(const TrainConfig&);
+  std::string (*of_run)(const DataKeys&);
   bool Choices::*has_effect;
 };
 
@@ -184,15 +184,15 @@ std::string text_of(int64_t count) {
 
 constexpr Choice kChoices[] = {
     {"split", "dataset_split", [](const DatasetPart& part) { return part.split; },
-     [](const TrainConfig& keys) { return keys.dataset_split; }, &Choices::split},
+     [](const DataKeys& keys) { return keys.dataset_split; }, &Choices::split},
     {"subset", "dataset_subset", [](const DatasetPart& part) { return part.subset; },
-     [](const TrainConfig& keys) { return keys.dataset_subset; }, &Choices::hub},
+     [](const DataKeys& keys) { return keys.dataset_subset; }, &Choices::hub},
     {"revision", "dataset_revision", [](const DatasetPart& part) { return part.revision; },
-     [](const TrainConfig& keys) { return keys.dataset_revision; }, &Choices::hub},
+     [](const DataKeys& keys) { return keys.dataset_revision; }, &Choices::hub},
     {"dataset_dir", "dataset_dir", [](const DatasetPart& part) { return part.dataset_dir; },
-     [](const TrainConfig& keys) { return keys.dataset_dir; }, &Choices::folder},
+     [](const DataKeys& keys) { return keys.dataset_dir; }, &Choices::folder},
     {"max_samples", "max_samples", [](const DatasetPart& part) { return text_of(part.max_samples); },
-     [](const TrainConfig& keys) { return text_of(keys.max_samples); }, &Choices::samples}};
+     [](const DataKeys& keys) { return text_of(keys.max_samples); }, &Choices::samples}};
 
 // Keys that count when a dataset is prepared, and not later: those of conversations, and all others.
 constexpr std::string_view kChatKeys[] = {"train_on", "chat_template", "default_system"};
@@ -202,14 +202,14 @@ constexpr std::string_view kPreparingKeys[] = {"eval_split",    "dataset_format"
 
 // Whether the user asks for the value of a key now. A run writes all keys to its configuration. Some of its values were asked
 // for long ago, and its chat template and system prompt may be those of the model that it started from.
-bool is_asked_for(const TrainConfig& keys, std::string_view key) {
+bool is_asked_for(const DataKeys& keys, std::string_view key) {
   if (!is_changed(keys, key)) return false;
-  if (keys.origins.find(key)->second.starts_with("--")) return true;
+  if (keys.is_set_by_flag(key)) return true;
   return keys.resume.empty() && key != "chat_template" && key != "default_system";
 }
 
 // Keys of the run that ask for something else than a prepared dataset has.
-void find_other_preparation(const TrainConfig& keys, const std::string& folder,
+void find_other_preparation(const DataKeys& keys, const std::string& folder,
                             std::vector<std::string>& idle) {
   const DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
   const auto compare = [&](std::string_view key) {
@@ -229,7 +229,7 @@ void find_other_preparation(const TrainConfig& keys, const std::string& folder,
 }
 
 // `lists`: the items, whether the keys of the run hold for them.
-void find_idle(const TrainConfig& keys, const std::vector<DatasetPart>& items, std::string_view list,
+void find_idle(const DataKeys& keys, const std::vector<DatasetPart>& items, std::string_view list,
                bool of_run, std::vector<std::string>& idle) {
   std::vector<Choices> choices;
   for (const DatasetPart& item : items)
@@ -317,11 +317,11 @@ std::vector<int64_t> join_same_data(std::vector<DatasetPart>& parts) {
   return times;
 }
 
-std::vector<DatasetPart> expanded_dataset(const TrainConfig& keys) {
+std::vector<DatasetPart> expanded_dataset(const DataKeys& keys) {
   return expanded(keys, keys.dataset);
 }
 
-std::vector<DatasetPart> expanded_eval_dataset(const TrainConfig& keys) {
+std::vector<DatasetPart> expanded_eval_dataset(const DataKeys& keys) {
   std::vector<DatasetPart> parts = expanded(keys, keys.eval_dataset);
   const std::vector<int64_t> times = join_same_data(parts);
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -332,7 +332,7 @@ std::vector<DatasetPart> expanded_eval_dataset(const TrainConfig& keys) {
   return parts;
 }
 
-bool needs_tokenizer(const TrainConfig& keys) {
+bool needs_tokenizer(const DataKeys& keys) {
   const auto is_text = [&](const ExampleOptions& examples) {
     const DataKind kind = kind_of(keys, examples);
     if (kind != DataKind::Stream || examples.dataset == kDemo) return kind != DataKind::Prepared;
@@ -346,7 +346,7 @@ bool needs_tokenizer(const TrainConfig& keys) {
                              [&](const DatasetPart& part) { return is_text(eval_examples(keys, part)); });
 }
 
-std::vector<std::string> idle_choices(const TrainConfig& keys) {
+std::vector<std::string> idle_choices(const DataKeys& keys) {
   std::vector<std::string> idle;
   try {
     if (!keys.dataset.empty()) find_idle(keys, keys.dataset, "dataset", true, idle);

@@ -20,77 +20,76 @@ std::string bytes_text(int64_t bytes) {
 
 }  // namespace
 
-MemoryLimit memory_limit(const TrainConfig& config, const Device& device) {
+MemoryLimit memory_limit(const StepKeys& keys, const Device& device) {
   const int64_t available = device.memory_bytes();
-  if (config.device_memory_limit_gb == 0) return {available, false};
-  const double limit = config.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30);
+  if (keys.device_memory_limit_gb == 0) return {available, false};
+  const double limit = keys.device_memory_limit_gb * static_cast<double>(int64_t{1} << 30);
   if (limit <= static_cast<double>(available)) return {static_cast<int64_t>(limit), true};
   log_warning("device_memory_limit_gb {} has no effect: {} has only {}",
-              config_text(config, "device_memory_limit_gb"), device.description(), bytes_text(available));
+              config_text(keys, "device_memory_limit_gb"), device.description(), bytes_text(available));
   return {available, false};
 }
 
-int64_t sampling_rows(const TrainConfig& config, const Sharding& sharding) {
-  if (sharding.shares_weights()) return 0;
-  constexpr int64_t kDemoRows = 8;  // the demo's exam works on several stories at a time
-  return config.is_demo() ? kDemoRows : config.sample_steps != 0 ? 1 : 0;
+int64_t sampling_rows(const SampleNeeds& samples, const Sharding& sharding) {
+  return sharding.shares_weights() ? 0 : samples.rows;
 }
 
-int64_t sampling_length(const TrainConfig& config) {
+int64_t sampling_length(const SampleNeeds& samples, int64_t length) {
   constexpr int64_t kShort = 128;  // a prompt and a few words
-  return config.samples_at_evaluations() ? std::min(config.max_seq_length, kShort) : config.max_seq_length;
+  return samples.at_evaluations ? std::min(length, kShort) : length;
 }
 
-int64_t sampling_bytes(const TrainConfig& config, const PlanTarget& target, Transformer& transformer) {
-  const int64_t rows = target.makes_samples ? sampling_rows(config, target.sharding) : 0;
-  return rows == 0 ? 0 : generator_bytes(transformer, target.device, rows, sampling_length(config));
+int64_t sampling_bytes(const PlanTarget& target, Transformer& transformer) {
+  const int64_t rows = sampling_rows(target.samples, target.sharding);
+  if (rows == 0) return 0;
+  return generator_bytes(transformer, target.device, rows,
+                         sampling_length(target.samples, transformer.shape().length));
 }
 
 // The key's names begin with auto.
-std::span<const Checkpointing> levels_of(TrainConfig::Checkpointing key) {
-  if (key == TrainConfig::Checkpointing::Auto) return kLevels;
+std::span<const Checkpointing> levels_of(CheckpointingKey key) {
+  if (key == CheckpointingKey::Auto) return kLevels;
   return std::span(kLevels).subspan(static_cast<size_t>(key) - 1, 1);
 }
-TrainConfig::Checkpointing key_of(Checkpointing level) {
-  return static_cast<TrainConfig::Checkpointing>(static_cast<int>(level) + 1);
+CheckpointingKey key_of(Checkpointing level) {
+  return static_cast<CheckpointingKey>(static_cast<int>(level) + 1);
 }
 std::string key_text(Checkpointing level) {
-  TrainConfig config;
-  config.gradient_checkpointing = key_of(level);
-  return config_text(config, "gradient_checkpointing");
+  StepKeys keys;
+  keys.gradient_checkpointing = key_of(level);
+  return config_text(keys, "gradient_checkpointing");
 }
 
 namespace {
 
 // Whether one FP8 copy of a weight can be enough. The two copies of MXFP8 have different blocks.
-bool one_copy_can_do(Precision precision, const TrainConfig& config) {
-  return precision == Precision::Fp8 && config.fp8_recipe != TrainConfig::Fp8Recipe::Mxfp8;
+bool one_copy_can_do(Precision precision, const StepKeys& keys) {
+  return precision == Precision::Fp8 && keys.fp8_recipe != Fp8Recipe::Mxfp8;
 }
 
 }  // namespace
 
-OneCopyRange one_copy_range(const TrainConfig& config, const ModelConfig& model) {
-  using Wanted = TrainConfig::WeightCopies;
-  if (!one_copy_can_do(config.mixed_precision, config) || config.fp8_weight_copies == Wanted::Two)
+OneCopyRange one_copy_range(const StepKeys& keys, const ModelConfig& model) {
+  using Wanted = WeightCopiesKey;
+  if (!one_copy_can_do(keys.mixed_precision, keys) || keys.fp8_weight_copies == Wanted::Two)
     return {0, 0};
-  return {config.fp8_weight_copies == Wanted::One ? model.layers : 0, model.layers};
+  return {keys.fp8_weight_copies == Wanted::One ? model.layers : 0, model.layers};
 }
 
 namespace {
 
 // Memory for the logits of one chunk, in the order in which a plan tries it. The size of a chunk determines the order of
 // sums, so a deterministic run does not let it depend on free memory.
-std::vector<int64_t> logits_to_try(const TrainConfig& config, const Device& device) {
+std::vector<int64_t> logits_to_try(const StepKeys& keys, const Device& device) {
   const Capabilities capabilities = device.capabilities();
-  if (config.deterministic || capabilities.most_logits_bytes == capabilities.logits_bytes)
+  if (keys.deterministic || capabilities.most_logits_bytes == capabilities.logits_bytes)
     return {capabilities.logits_bytes};
   return {capabilities.most_logits_bytes, capabilities.logits_bytes};
 }
 
 }  // namespace
 
-StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
-                   const Numerics& numerics) {
+StepPlan plan_step(const StepKeys& keys, const PlanTarget& target, RunShape shape, const Numerics& numerics) {
   StepPlan plan;
   const auto fits = [&](int64_t one_copy, int64_t logits_bytes, int64_t room = 0) {
     const Finetuning finetuning{
@@ -98,16 +97,16 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
     shape.head_chunk_bytes = logits_bytes;
     plan.transformer =
         std::make_unique<Transformer>(target.model, shape, numerics, target.device, finetuning);
-    plan.sampling_bytes = sampling_bytes(config, target, *plan.transformer);
+    plan.sampling_bytes = sampling_bytes(target, *plan.transformer);
     return plan.need() + room <= target.limit.bytes;
   };
-  const OneCopyRange copies = one_copy_range(config, target.model);
-  const std::vector<int64_t> logits = logits_to_try(config, target.device);
+  const OneCopyRange copies = one_copy_range(keys, target.model);
+  const std::vector<int64_t> logits = logits_to_try(keys, target.device);
   // With the fewest layers with one copy that make room for these logits. Another layer costs little, so some room is left,
   // which libraries may use. Only if nothing smaller can be tried, all layers may fill the memory.
   const auto fits_with_fewest_copies = [&](int64_t logits_bytes) {
     if (fits(copies.fewest, logits_bytes)) return true;
-    if (shape.checkpointing == levels_of(config.gradient_checkpointing).front())
+    if (shape.checkpointing == levels_of(keys.gradient_checkpointing).front())
       plan.first_need = plan.need();
     const int64_t room = target.limit.bytes / 128, room_of_most = logits_bytes == logits.back() ? 0 : room;
     if (copies.most == copies.fewest || !fits(copies.most, logits_bytes, room_of_most)) return false;
@@ -119,7 +118,7 @@ StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape
     fits(enough, logits_bytes);  // makes its plan
     return true;
   };
-  for (const Checkpointing level : levels_of(config.gradient_checkpointing)) {
+  for (const Checkpointing level : levels_of(keys.gradient_checkpointing)) {
     shape.checkpointing = level;
     StepPlan best;
     for (const int64_t bytes : logits) {
@@ -155,12 +154,12 @@ int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& 
   return std::min(low, kMost);
 }
 
-int64_t dividing_batch(const TrainConfig& config, int64_t most, int64_t ranks) {
-  const int64_t of_all = config.target_effective_batch_size;
+int64_t dividing_batch(const StepKeys& keys, int64_t length, int64_t most, int64_t ranks) {
+  const int64_t of_all = keys.target_effective_batch_size;
   const int64_t target = of_all % ranks == 0 ? of_all / ranks : 0;  // apply_target_batch_size refuses others
   if (target > 0) most = std::min(most, target);
-  const int64_t sixteenths = std::gcd<int64_t>(16, config.max_seq_length);
-  const int64_t step = config.mixed_precision == Precision::Fp8 ? 16 / sixteenths : 1;
+  const int64_t sixteenths = std::gcd<int64_t>(16, length);
+  const int64_t step = keys.mixed_precision == Precision::Fp8 ? 16 / sixteenths : 1;
   for (int64_t rows = most - most % step; rows > 0; rows -= step) {
     if (target == 0 || target % rows == 0) return rows;
   }
@@ -170,7 +169,11 @@ int64_t dividing_batch(const TrainConfig& config, int64_t most, int64_t ranks) {
 
 namespace {
 
-// A way to run is a configuration. The advice is its difference to the configuration of the run.
+// A way to run. The advice is its difference to the run as it is configured.
+struct Way : StepKeys {
+  int64_t length = 0;  // of a sequence
+};
+
 class RemedySearch {
  public:
   RemedySearch(const PlannedMemory& run, const PlanTarget& target) : run_(run), target_(target) {}
@@ -181,9 +184,9 @@ class RemedySearch {
       if (advice) remedies.fitting.push_back(*advice);
       return advice.has_value();
     };
-    const TrainConfig& given = run_.config;
-    std::vector<TrainConfig> ways = more_sharing(given);
-    const std::vector<TrainConfig> smaller = smaller_states(ways.back());
+    const Way given{run_.keys, run_.shape.length};
+    std::vector<Way> ways = more_sharing(given);
+    const std::vector<Way> smaller = smaller_states(ways.back());
     ways.pop_back();  // the first of `smaller`
     ways.insert(ways.end(), smaller.begin(), smaller.end());
     add(first_that_fits(ways));
@@ -195,16 +198,16 @@ class RemedySearch {
     const bool is_smallest =
         run_.precision == Precision::Bf16 || (run_.precision == Precision::Fp8 && !target_.adapters.empty());
     if (!is_smallest && !given.require_fp8 && !run_.precision_is_given) {
-      TrainConfig in_bf16 = more_sharing(given).back();
+      Way in_bf16 = more_sharing(given).back();
       in_bf16.mixed_precision = Precision::Bf16;
       ways = smaller_states(in_bf16);
       if (add(first_that_fits(ways)) || add(with_most_rows(ways))) return remedies;
     }
     constexpr int64_t kShortest = 128;  // shorter sequences are of no use
-    TrainConfig smallest = ways.back();
+    Way smallest = ways.back();
     smallest.per_device_train_batch_size = 1;
-    while (smallest.max_seq_length / 2 >= kShortest) {
-      smallest.max_seq_length /= 2;
+    while (smallest.length / 2 >= kShortest) {
+      smallest.length /= 2;
       if (add(as_it_is(smallest))) return remedies;
     }
     const Checkpointing last = levels_to_try().back();
@@ -214,9 +217,9 @@ class RemedySearch {
 
  private:
   // Several ranks may share more than they do. The configuration itself comes first.
-  std::vector<TrainConfig> more_sharing(const TrainConfig& config) const {
-    using Key = TrainConfig::ShardingMode;
-    std::vector<TrainConfig> ways = {config};
+  std::vector<Way> more_sharing(const Way& config) const {
+    using Key = ShardingKey;
+    std::vector<Way> ways = {config};
     if (target_.sharding.ranks == 1) return ways;
     for (const Key key : {Key::Zero1, Key::Zero2, Key::FsdpFull}) {
       if (mode_of(key) <= target_.sharding.mode) continue;
@@ -226,24 +229,24 @@ class RemedySearch {
     return ways;
   }
   // The key's names begin with auto.
-  static ShardingMode mode_of(TrainConfig::ShardingMode key) {
+  static ShardingMode mode_of(ShardingKey key) {
     return static_cast<ShardingMode>(static_cast<int>(key) - 1);
   }
-  Sharding sharding_of(const TrainConfig& way) const {
+  Sharding sharding_of(const Way& way) const {
     Sharding sharding = target_.sharding;
-    if (way.sharding_mode != run_.config.sharding_mode) sharding.mode = mode_of(way.sharding_mode);
+    if (way.sharding_mode != run_.keys.sharding_mode) sharding.mode = mode_of(way.sharding_mode);
     return sharding;
   }
 
   // Variants with less memory for the optimizer state and the head. The configuration itself comes first, then the
   // smallest change. None insists on two FP8 copies of weights: giving up one costs the least.
-  std::vector<TrainConfig> smaller_states(TrainConfig config) const {
-    using State = TrainConfig::OptimizerState;
-    using Master = TrainConfig::MasterWeights;
+  std::vector<Way> smaller_states(Way config) const {
+    using State = OptimizerState;
+    using Master = MasterWeights;
     const Precision precision = numerics_of(config).precision;
-    if (one_copy_can_do(precision, config) && config.fp8_weight_copies == TrainConfig::WeightCopies::Two)
-      config.fp8_weight_copies = TrainConfig::WeightCopies::One;
-    std::vector<TrainConfig> ways;
+    if (one_copy_can_do(precision, config) && config.fp8_weight_copies == WeightCopiesKey::Two)
+      config.fp8_weight_copies = WeightCopiesKey::One;
+    std::vector<Way> ways;
     if (!target_.adapters.empty()) {  // the state is small
       ways.push_back(config);
       return ways;
@@ -255,7 +258,7 @@ class RemedySearch {
         if (state < config.optimizer_state) continue;
         // FP8 moments save more than fewer bits of weights, so they come first.
         if (master != config.master_weights && state != State::Fp8) continue;
-        TrainConfig way = config;
+        Way way = config;
         way.master_weights = master;
         way.optimizer_state = state;
         ways.push_back(way);
@@ -269,55 +272,57 @@ class RemedySearch {
 
   // The level of the configuration, and those that need less memory.
   std::span<const Checkpointing> levels_to_try() const {
-    const Checkpointing first = levels_of(run_.config.gradient_checkpointing).front();
+    const Checkpointing first = levels_of(run_.keys.gradient_checkpointing).front();
     return std::span(kLevels).subspan(static_cast<size_t>(first));
   }
 
-  Numerics numerics_of(const TrainConfig& way) const {
+  Numerics numerics_of(const Way& way) const {
     Numerics numerics = numerics_from(way, target_.device);
     if (run_.fell_back) numerics.precision = run_.precision;
     return numerics;
   }
-  RunShape shape_of(const TrainConfig& way, Checkpointing level) const {
+  RunShape shape_of(const Way& way, Checkpointing level) const {
     RunShape shape = run_.shape;
     shape.rows = way.per_device_train_batch_size;
-    shape.length = way.max_seq_length;
+    shape.length = way.length;
     shape.checkpointing = level;
     return shape;
   }
 
   // With as few copies as the key allows.
-  Finetuning finetuning_of(const TrainConfig& way) const {
+  Finetuning finetuning_of(const Way& way) const {
     return {.adapters = target_.adapters,
             .one_copy_layers = one_copy_range(way, target_.model).most,
             .sharding = sharding_of(way)};
   }
-  int64_t need(const TrainConfig& way, Checkpointing level) const {
+  int64_t need(const Way& way, Checkpointing level) const {
     PlanTarget target = target_;
     target.sharding = sharding_of(way);
-    TrainConfig at_level = way;
+    Way at_level = way;
     at_level.gradient_checkpointing = key_of(level);
     return plan_step(at_level, target, shape_of(way, level), numerics_of(way)).need();
   }
 
-  MemoryAdvice advice_of(TrainConfig way, Checkpointing level, int64_t bytes) const {
-    const bool automatic = way.gradient_checkpointing == TrainConfig::Checkpointing::Auto;
+  MemoryAdvice advice_of(Way way, Checkpointing level, int64_t bytes) const {
+    const bool automatic = way.gradient_checkpointing == CheckpointingKey::Auto;
     if (!automatic) way.gradient_checkpointing = key_of(level);
     MemoryAdvice advice{{}, bytes};
     for (const char* key :
          {"mixed_precision", "sharding_mode", "fp8_weight_copies", "gradient_checkpointing", "fp8_head",
-          "optimizer_state", "master_weights", "per_device_train_batch_size", "max_seq_length"}) {
+          "optimizer_state", "master_weights", "per_device_train_batch_size"}) {
       const std::string value = config_text(way, key);
-      if (value != config_text(run_.config, key)) advice.changes.push_back({key, value});
+      if (value != config_text(run_.keys, key)) advice.changes.push_back({key, value});
     }
+    if (way.length != run_.shape.length)
+      advice.changes.push_back({"max_seq_length", fmt::format("{}", way.length)});
     return advice;
   }
 
-  std::optional<MemoryAdvice> as_it_is(const TrainConfig& way) const {
+  std::optional<MemoryAdvice> as_it_is(const Way& way) const {
     // Where more is recomputed, there may be room for all copies again.
-    TrainConfig with_all_copies = way;
-    with_all_copies.fp8_weight_copies = run_.config.fp8_weight_copies;
-    const bool gives_up_copies = way.fp8_weight_copies != run_.config.fp8_weight_copies;
+    Way with_all_copies = way;
+    with_all_copies.fp8_weight_copies = run_.keys.fp8_weight_copies;
+    const bool gives_up_copies = way.fp8_weight_copies != run_.keys.fp8_weight_copies;
     for (const Checkpointing level : levels_to_try()) {
       if (gives_up_copies) {
         const int64_t bytes = need(with_all_copies, level);
@@ -329,33 +334,33 @@ class RemedySearch {
     return std::nullopt;
   }
 
-  std::optional<MemoryAdvice> first_that_fits(const std::vector<TrainConfig>& ways) const {
-    for (const TrainConfig& way : ways) {
+  std::optional<MemoryAdvice> first_that_fits(const std::vector<Way>& ways) const {
+    for (const Way& way : ways) {
       if (const std::optional<MemoryAdvice> advice = as_it_is(way)) return advice;
     }
     return std::nullopt;
   }
 
   // The largest number of rows that fits with the last of the levels; 0 if none fits.
-  int64_t most_rows(const TrainConfig& way, std::span<const Checkpointing> levels) const {
+  int64_t most_rows(const Way& way, std::span<const Checkpointing> levels) const {
     const int64_t rows =
         largest_batch(target_.model, shape_of(way, levels.back()), numerics_of(way), target_.device,
                       target_.limit.bytes - run_.sampling_bytes, finetuning_of(way));
-    return rows == 0 ? 0 : dividing_batch(way, rows, target_.sharding.ranks);
+    return rows == 0 ? 0 : dividing_batch(way, way.length, rows, target_.sharding.ranks);
   }
-  std::optional<MemoryAdvice> with_rows(TrainConfig way, int64_t rows) const {
+  std::optional<MemoryAdvice> with_rows(Way way, int64_t rows) const {
     way.per_device_train_batch_size = rows;
     return as_it_is(way);
   }
 
   // The variant with the most rows; on a tie the one with the smallest change. Weights in BF16 only cost accuracy: they
   // are taken where nothing else fits, not for some rows more.
-  std::optional<MemoryAdvice> with_most_rows(const std::vector<TrainConfig>& ways) const {
+  std::optional<MemoryAdvice> with_most_rows(const std::vector<Way>& ways) const {
     std::optional<MemoryAdvice> best;
     int64_t most = 0;
-    for (const TrainConfig& way : ways) {
-      const bool costly = way.master_weights == TrainConfig::MasterWeights::Stochastic &&
-                          way.master_weights != run_.config.master_weights;
+    for (const Way& way : ways) {
+      const bool costly = way.master_weights == MasterWeights::Stochastic &&
+                          way.master_weights != run_.keys.master_weights;
       if (costly && best) continue;
       const int64_t rows = most_rows(way, levels_to_try());
       if (rows <= most) continue;
@@ -405,14 +410,14 @@ MemoryRemedies find_remedies(const PlannedMemory& run, const PlanTarget& target)
 std::optional<MemoryShortage> memory_shortage(const PlannedMemory& run, const PlanTarget& target) {
   const int64_t need = run.need(), memory = target.limit.bytes;
   if (need <= memory) return std::nullopt;
-  const std::string who = run.config.auto_batch_size && run.shape.rows == 1
+  const std::string who = run.keys.auto_batch_size && run.shape.rows == 1
                               ? fmt::format("even one sequence of {} tokens", run.shape.length)
                               : "the run";
   MemoryShortage shortage{.remedies = find_remedies(run, target), .text = ""};
   shortage.text = fmt::format("{} needs {}, but the {} {} ({} too little); {}", who, bytes_text(need),
                               target.limit.by_key ? "limit is" : "device has", bytes_text(memory),
                               bytes_text(need - memory),
-                              remedies_text(shortage.remedies, target.limit, run.config.is_lora()));
+                              remedies_text(shortage.remedies, target.limit, !target.adapters.empty()));
   return shortage;
 }
 

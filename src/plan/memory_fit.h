@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
+#include "config/step_keys.h"
 #include "model/transformer.h"
 
 // Whether a run fits the memory, and what to change where it does not. All of it follows from plans: nothing is
@@ -21,14 +21,20 @@ struct MemoryLimit {
   bool by_key = false;  // device_memory_limit_gb is less than the device has
 };
 // Warns where device_memory_limit_gb is more than the device has.
-MemoryLimit memory_limit(const TrainConfig& config, const Device& device);
+MemoryLimit memory_limit(const StepKeys& keys, const Device& device);
+
+// The samples that a run makes, as far as their memory goes.
+struct SampleNeeds {
+  int64_t rows = 0;             // prompts that are continued together; 0: none
+  bool at_evaluations = false;  // nobody asked for them: they are short, and made only if the step leaves enough memory
+};
 
 // What plans are made for, whatever the settings of the run are.
 struct PlanTarget {
   const ModelConfig& model;
   Device& device;
   MemoryLimit limit;
-  bool makes_samples = true;  // where the configuration asks for them; a benchmark makes none
+  SampleNeeds samples = {};   // for which the memory must be enough, too
   AdapterPlan adapters = {};  // of the run; empty: all weights are trained
   Sharding sharding = {};     // how ranks share the run; all plans are for one rank
 };
@@ -38,19 +44,19 @@ struct PlanTarget {
 struct OneCopyRange {
   int64_t fewest = 0, most = 0;
 };
-OneCopyRange one_copy_range(const TrainConfig& config, const ModelConfig& model);
+OneCopyRange one_copy_range(const StepKeys& keys, const ModelConfig& model);
 
 // Prompts that are continued together in this run; 0 when it makes no samples. Ranks that share the weights of layers
 // make none: generating needs the whole model.
-int64_t sampling_rows(const TrainConfig& config, const Sharding& sharding = {});
-// The longest context of a sample.
-int64_t sampling_length(const TrainConfig& config);
+int64_t sampling_rows(const SampleNeeds& samples, const Sharding& sharding);
+// The longest context of a sample of a run with sequences of `length`.
+int64_t sampling_length(const SampleNeeds& samples, int64_t length);
 // What generating them allocates in addition to the plan of the training step.
-int64_t sampling_bytes(const TrainConfig& config, const PlanTarget& target, Transformer& transformer);
+int64_t sampling_bytes(const PlanTarget& target, Transformer& transformer);
 
 // The levels that gradient_checkpointing leaves open, the cheapest first.
-std::span<const Checkpointing> levels_of(TrainConfig::Checkpointing key);
-TrainConfig::Checkpointing key_of(Checkpointing level);
+std::span<const Checkpointing> levels_of(CheckpointingKey key);
+CheckpointingKey key_of(Checkpointing level);
 std::string key_text(Checkpointing level);  // as users write it
 
 // The training step with the first level of recomputation that fits; with the last level if none fits. Transposing
@@ -63,15 +69,14 @@ struct StepPlan {
   std::optional<int64_t> first_need;
   int64_t need() const { return transformer->plan().peak_bytes() + sampling_bytes; }
 };
-StepPlan plan_step(const TrainConfig& config, const PlanTarget& target, RunShape shape,
-                   const Numerics& numerics);
+StepPlan plan_step(const StepKeys& keys, const PlanTarget& target, RunShape shape, const Numerics& numerics);
 
 // The largest number of rows whose plan fits `memory` bytes; 0 when not even one fits.
 int64_t largest_batch(const ModelConfig& model, RunShape shape, const Numerics& numerics, Device& device,
                       int64_t memory, const Finetuning& finetuning = {});
-// The largest number of rows, at most `most`, with which `ranks` ranks divide target_effective_batch_size. If possible, the tokens of a
+// The largest number of rows of `length` tokens, at most `most`, with which `ranks` ranks divide target_effective_batch_size. If possible, the tokens of a
 // micro-batch are a multiple of 16, because FP8 weight gradients need that.
-int64_t dividing_batch(const TrainConfig& config, int64_t most, int64_t ranks = 1);
+int64_t dividing_batch(const StepKeys& keys, int64_t length, int64_t most, int64_t ranks = 1);
 
 struct KeyChange {
   std::string key, value;  // as users write them
@@ -87,7 +92,7 @@ struct MemoryRemedies {
 
 // A run as it is planned, as far as its memory goes.
 struct PlannedMemory {
-  const TrainConfig& config;  // with the batch size of the plan
+  const StepKeys& keys;  // with the batch size of the plan
   RunShape shape;
   Precision precision;              // of the plan
   bool fell_back = false;           // to that precision, from the one that the configuration asks for

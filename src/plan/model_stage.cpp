@@ -20,32 +20,32 @@ namespace {
 
 struct SizeKey {
   const char* name;
-  int64_t TrainConfig::*key;
+  int64_t ModelKeys::*key;
   int64_t ModelSizes::*given;
   int64_t ModelConfig::*size;
 };
 constexpr SizeKey kSizeKeys[] = {
-    {"hidden_size", &TrainConfig::hidden_size, &ModelSizes::width, &ModelConfig::width},
-    {"num_hidden_layers", &TrainConfig::num_hidden_layers, &ModelSizes::layers, &ModelConfig::layers},
-    {"num_attention_heads", &TrainConfig::num_attention_heads, &ModelSizes::heads, &ModelConfig::heads},
-    {"num_key_value_heads", &TrainConfig::num_key_value_heads, &ModelSizes::kv_heads, &ModelConfig::kv_heads},
-    {"head_dim", &TrainConfig::head_dim, &ModelSizes::head_dim, &ModelConfig::head_dim},
-    {"intermediate_size", &TrainConfig::intermediate_size, &ModelSizes::ffn, &ModelConfig::ffn},
-    {"vocab_size", &TrainConfig::vocab_size, &ModelSizes::vocab, &ModelConfig::vocab},
-    {"max_position_embeddings", &TrainConfig::max_position_embeddings, &ModelSizes::max_positions,
+    {"hidden_size", &ModelKeys::hidden_size, &ModelSizes::width, &ModelConfig::width},
+    {"num_hidden_layers", &ModelKeys::num_hidden_layers, &ModelSizes::layers, &ModelConfig::layers},
+    {"num_attention_heads", &ModelKeys::num_attention_heads, &ModelSizes::heads, &ModelConfig::heads},
+    {"num_key_value_heads", &ModelKeys::num_key_value_heads, &ModelSizes::kv_heads, &ModelConfig::kv_heads},
+    {"head_dim", &ModelKeys::head_dim, &ModelSizes::head_dim, &ModelConfig::head_dim},
+    {"intermediate_size", &ModelKeys::intermediate_size, &ModelSizes::ffn, &ModelConfig::ffn},
+    {"vocab_size", &ModelKeys::vocab_size, &ModelSizes::vocab, &ModelConfig::vocab},
+    {"max_position_embeddings", &ModelKeys::max_position_embeddings, &ModelSizes::max_positions,
      &ModelConfig::max_positions},
 };
 constexpr const char* kTied = "tie_word_embeddings";
-using Tie = TrainConfig::TieWordEmbeddings;
+using Tie = TieWordEmbeddings;
 
-ModelSizes sizes_of(const TrainConfig& config) {
+ModelSizes sizes_of(const ModelKeys& config) {
   ModelSizes sizes;
   for (const SizeKey& size : kSizeKeys) sizes.*size.given = config.*size.key;
   if (config.tie_word_embeddings != Tie::Auto) sizes.tied_head = config.tie_word_embeddings == Tie::Yes;
   return sizes;
 }
 
-std::vector<std::string> given_sizes(const TrainConfig& config) {
+std::vector<std::string> given_sizes(const ModelKeys& config) {
   std::vector<std::string> names;
   for (const SizeKey& size : kSizeKeys) {
     if (config.*size.key > 0) names.push_back(size.name);
@@ -80,13 +80,13 @@ std::string first_difference(const ModelConfig& preset, const ModelConfig& model
 }
 
 // The preset of a dataset without a model is a guess, which a checkpoint corrects.
-bool has_preset(const TrainConfig& config) {
+bool has_preset(const ModelKeys& config) {
   return !config.model_preset.empty() &&
          (config.model_preset != kAssumedPreset || config.is_set("model_preset"));
 }
 
 // Keys that describe another model than the checkpoint are refused: who changed them expects that other model.
-void refuse_other_model(const TrainConfig& config, const ModelConfig& model, const std::string& path) {
+void refuse_other_model(const ModelKeys& config, const ModelConfig& model, const std::string& path) {
   for (const SizeKey& size : kSizeKeys) {
     if (config.*size.key > 0 && config.*size.key != model.*size.size) {
       fail_config("{} is {}, but the model of {} has {}", size.name, config.*size.key, path,
@@ -102,7 +102,7 @@ void refuse_other_model(const TrainConfig& config, const ModelConfig& model, con
     fail_config("model_preset {} is not the model of {}: {}", config.model_preset, path, difference);
 }
 
-ModelChoice model_of_checkpoint(const TrainConfig& keys, Checkpoint resumed) {
+ModelChoice model_of_checkpoint(const ModelKeys& keys, Checkpoint resumed) {
   ModelChoice choice;
   choice.config = read_hf_config(resumed.path);
   refuse_other_model(keys, choice.config, resumed.path);
@@ -112,7 +112,7 @@ ModelChoice model_of_checkpoint(const TrainConfig& keys, Checkpoint resumed) {
   return choice;
 }
 
-ModelChoice model_of_keys(const TrainConfig& keys) {
+ModelChoice model_of_keys(const ModelKeys& keys) {
   ModelChoice choice;
   if (keys.model_name_or_path.empty()) {
     choice.config = resolve_model(keys.model_preset, sizes_of(keys));
@@ -135,7 +135,7 @@ ModelChoice model_of_keys(const TrainConfig& keys) {
   return choice;
 }
 
-void refuse_other_finetuning(const TrainConfig& keys, const Checkpoint& resumed) {
+void refuse_other_finetuning(const ModelKeys& keys, const Checkpoint& resumed) {
   const bool adapters = resumed.has_file(checkpoint_file::kAdapterWeights);
   if (adapters == keys.is_lora()) return;
   fail_config(
@@ -146,9 +146,9 @@ void refuse_other_finetuning(const TrainConfig& keys, const Checkpoint& resumed)
 }
 
 // An adapter names its base, so no other key needs to.
-TrainConfig keys_with_base(TrainConfig keys) {
+void take_base(ModelKeys& keys) {
   if (keys.adapter_name_or_path.empty() || keys.is_set("model_preset") || !keys.model_name_or_path.empty())
-    return keys;
+    return;
   const std::string folder = find_adapter(keys.adapter_name_or_path).folder;
   keys.model_preset.clear();  // the default of runs without a model
   keys.model_name_or_path = read_peft_config(posix_env(), folder).base;
@@ -156,7 +156,6 @@ TrainConfig keys_with_base(TrainConfig keys) {
     fail_config("the adapter {} does not name its base model; set model_name_or_path or model_preset",
                 folder);
   }
-  return keys;
 }
 
 std::vector<std::string> modules_of(const AdapterPlan& plan) {
@@ -167,7 +166,7 @@ std::vector<std::string> modules_of(const AdapterPlan& plan) {
 
 // Settings of new adapters, which must not contradict those of an adapter that the run starts or continues from. `lora`
 // is what its file says.
-void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const ModelChoice& choice) {
+void refuse_other_adapter(const ModelKeys& keys, const LoraConfig& lora, const ModelChoice& choice) {
   const LoraConfig& settings = *choice.lora;
   const auto refuse = [&](const char* key, const std::string& value) {
     fail_config("{} is {}, but the adapter {} has {}; remove the key", key, config_text(keys, key),
@@ -191,7 +190,7 @@ void refuse_other_adapter(const TrainConfig& keys, const LoraConfig& lora, const
 
 // Where the base of a LoRA run is now: where the keys say, or else where it was when the checkpoint was saved. A run may
 // be continued from another directory, where a relative path leads nowhere.
-std::string base_of_run(const TrainConfig& keys, const Checkpoint& resumed) {
+std::string base_of_run(const ModelKeys& keys, const Checkpoint& resumed) {
   const std::string& name = keys.model_name_or_path;
   if (name.empty() || posix_env().exists(name)) return name;
   const std::string path = resumed.file_path(checkpoint_file::kBase);
@@ -203,7 +202,7 @@ std::string base_of_run(const TrainConfig& keys, const Checkpoint& resumed) {
       saved.empty() ? name : saved);
 }
 
-void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed, ModelChoice& choice) {
+void choose_adapters(const ModelKeys& keys, std::optional<Checkpoint> resumed, ModelChoice& choice) {
   choice.resumed = std::move(resumed);
   if (choice.has_weights()) {
     const bool is_folder = posix_env().exists(keys.model_name_or_path);
@@ -212,10 +211,9 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
   }
   // The adapters of a run that continues are in its checkpoint.
   if (choice.resumed) {
-    const auto origin = keys.origins.find("adapter_name_or_path");
-    if (origin != keys.origins.end() && origin->second.starts_with("--")) {
+    if (keys.is_set_by_flag("adapter_name_or_path")) {
       fail_config("{} has no effect with resume, which continues the adapters of {}; remove one of the two",
-                  origin->second, choice.resumed->path);
+                  keys.origins.at("adapter_name_or_path"), choice.resumed->path);
     }
     choice.adapter_folder = choice.resumed->path;
   } else if (!keys.adapter_name_or_path.empty()) {
@@ -240,26 +238,30 @@ void choose_adapters(const TrainConfig& keys, std::optional<Checkpoint> resumed,
 
 }  // namespace
 
-ModelChoice choose_model(const TrainConfig& given, std::optional<Checkpoint> resumed) {
+ModelChoice choose_model(const ModelKeys& given, std::optional<Checkpoint> resumed) {
   if (resumed) refuse_other_finetuning(given, *resumed);
-  TrainConfig keys = keys_with_base(given);
+  ModelKeys keys = given;
+  take_base(keys);
   if (resumed && keys.is_lora()) keys.model_name_or_path = base_of_run(keys, *resumed);
   // Adapters are continued on their base.
   ModelChoice choice =
       resumed && !keys.is_lora() ? model_of_checkpoint(keys, std::move(*resumed)) : model_of_keys(keys);
   if (keys.is_lora()) choose_adapters(keys, std::move(resumed), choice);
-  const int64_t length = keys_with_model(keys, choice.config).max_seq_length;
-  // A run that was begun with longer sequences is continued as it was.
-  if (choice.resumed && !choice.config.learned_positions && length > choice.config.max_positions) {
-    log_warning("max_seq_length {} is more than the {} positions of the model, as in the resumed run", length,
-                choice.config.max_positions);
-    return choice;
-  }
-  check_sequence_length(choice.config, "max_seq_length", length, !choice.resumed && !choice.has_weights());
   return choice;
 }
 
-std::string tokenizer_of_preset(const TrainConfig& keys) {
+void check_length(const ModelChoice& model, int64_t max_seq_length) {
+  // A run that was begun with longer sequences is continued as it was.
+  if (model.resumed && !model.config.learned_positions && max_seq_length > model.config.max_positions) {
+    log_warning("max_seq_length {} is more than the {} positions of the model, as in the resumed run",
+                max_seq_length, model.config.max_positions);
+    return;
+  }
+  check_sequence_length(model.config, "max_seq_length", max_seq_length,
+                        !model.resumed && !model.has_weights());
+}
+
+std::string tokenizer_of_preset(const ModelKeys& keys) {
   constexpr int64_t kIdsOfGpt2 = 50257;
   if (keys.model_preset.empty() || !keys.model_name_or_path.empty()) return "";
   const ModelConfig model = resolve_model(keys.model_preset, sizes_of(keys));
@@ -267,30 +269,28 @@ std::string tokenizer_of_preset(const TrainConfig& keys) {
   return model.family->name == "gpt2" && model.vocab >= kIdsOfGpt2 ? "openai-community/gpt2" : "";
 }
 
-TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model) {
-  if (!model.lora) return keys;
-  keys = keys_with_base(std::move(keys));
+void take_adapter(ModelKeys& keys, const ModelChoice& model) {
+  if (!model.lora) return;
+  take_base(keys);
   keys.lora_rank = model.lora->rank;
   keys.lora_alpha = model.lora->alpha;
   keys.use_rslora = model.lora->rslora;
   keys.lora_dropout = model.adapters.dropout;
   if (!keys.is_set("lora_target"))
     keys.lora_target = model.lora->layers.empty() ? model.lora->targets : modules_of(model.adapters);
-  return keys;
 }
 
-TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model) {
+void take_model(DataKeys& keys, const ModelConfig& model) {
   if (sizes_of(keys) != ModelSizes{}) {
     for (const SizeKey& size : kSizeKeys) keys.*size.key = model.*size.size;
     keys.tie_word_embeddings = model.tied_head ? Tie::Yes : Tie::No;
   }
   if (!keys.is_set("max_seq_length"))
     keys.max_seq_length = std::min(keys.max_seq_length, model.max_positions);
-  return keys;
 }
 
-TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start, bool may_download) {
-  if (keys.chat_template != ChatTemplate::Auto) return keys;
+void take_chat(DataKeys& keys, const std::optional<ModelFolder>& start, bool may_download) {
+  if (keys.chat_template != ChatTemplate::Auto) return;
   ModelChat chat;
   if (!keys.is_set("tokenizer")) {
     if (start) chat = find_chat_style(*start);
@@ -304,11 +304,10 @@ TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& s
         "chat_template to choose another",
         chat.unknown);
   }
-  if (!chat.style) return keys;
+  if (!chat.style) return;
   keys.chat_template = chat.style->chat_template;
   if (keys.default_system == "auto" && chat.style->default_system)
     keys.default_system = *chat.style->default_system;
-  return keys;
 }
 
 void check_weights(const ModelChoice& model) {

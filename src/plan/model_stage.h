@@ -4,7 +4,7 @@
 #include <string>
 
 #include "checkpoint/model_folder.h"
-#include "config/config.h"
+#include "config/data_keys.h"
 #include "io/checkpoint_store.h"
 #include "model/adapters.h"
 #include "model/config.h"
@@ -32,22 +32,27 @@ struct ModelChoice {
 
 // The model of `resumed` where there is one: what model_name_or_path names is not needed any more, and model_preset and
 // sizes must not be those of another model. Otherwise what the keys name: a preset or family with sizes, or a model on
-// disk. ConfigError or Error that says what is wrong, for example a sequence longer than the model's positions.
-ModelChoice choose_model(const TrainConfig& given, std::optional<Checkpoint> resumed = std::nullopt);
+// disk. ConfigError or Error that says what is wrong.
+ModelChoice choose_model(const ModelKeys& given, std::optional<Checkpoint> resumed = std::nullopt);
+
+// ConfigError if the model has too few positions for sequences of this length.
+void check_length(const ModelChoice& model, int64_t max_seq_length);
 
 // The hub id of the tokenizer that the preset of the keys was made for; "": none is known, or the keys name no preset.
-std::string tokenizer_of_preset(const TrainConfig& keys);
+std::string tokenizer_of_preset(const ModelKeys& keys);
 
-// The keys with what follows from the model: all sizes where one is given, so that config.yaml holds the whole
-// architecture, and the default of max_seq_length.
-TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model);
+// The functions that follow complete the keys.
 
-// The keys with the settings of the adapter that the run starts or continues from.
-TrainConfig keys_with_adapter(TrainConfig keys, const ModelChoice& model);
+// What follows from the model: all sizes where one is given, so that config.yaml holds the whole architecture, and the
+// default of max_seq_length.
+void take_model(DataKeys& keys, const ModelConfig& model);
 
-// If chat_template is auto: the keys with the chat template in the folder of the tokenizer, if octet knows that template.
-// Without the key `tokenizer`, the model's own folder has both. Without `may_download`, a tokenizer on the hub is not looked at.
-TrainConfig keys_with_chat(TrainConfig keys, const std::optional<ModelFolder>& start, bool may_download = true);
+// The settings of the adapter that the run starts or continues from.
+void take_adapter(ModelKeys& keys, const ModelChoice& model);
+
+// If chat_template is auto: the chat template in the folder of the tokenizer, if octet knows that template. Without the key
+// `tokenizer`, the model's own folder has both. Without `may_download`, a tokenizer on the hub is not looked at.
+void take_chat(DataKeys& keys, const std::optional<ModelFolder>& start, bool may_download = true);
 
 // Error, naming every fault, unless the weights of `model.start` are all there with the right shapes. Reads the headers
 // of the files alone.

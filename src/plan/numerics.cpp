@@ -96,7 +96,7 @@ std::string fp8_label(const Transformer& transformer, Device& device) {
 
 }  // namespace
 
-Numerics numerics_from(const TrainConfig& keys, const Device& device) {
+Numerics numerics_from(const StepKeys& keys, const Device& device) {
   Numerics numerics;
   numerics.precision = keys.mixed_precision;
   constexpr DType kMoments[] = {DType::F32, DType::BF16, DType::E4M3};
@@ -108,7 +108,6 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
   }
   // On the GPU, without accumulation, gradients are bf16: half the memory, and each is rounded only once. Gradients that
   // several products add to, such as the head's, are always fp32 (ParameterSpec::summed).
-  using GradAccumDtype = TrainConfig::GradAccumDtype;
   const bool accumulates = keys.gradient_accumulation_steps > 1 || keys.target_effective_batch_size > 0;
   const bool bf16_by_itself = device.capabilities().fast_bf16 && !accumulates;
   if (keys.grad_accum_dtype == GradAccumDtype::Bf16 ||
@@ -120,8 +119,8 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
   fp8.margin = static_cast<int>(keys.fp8_margin);
   fp8.interval = keys.fp8_interval;
   fp8.history_length = keys.fp8_amax_history_len;
-  fp8.most_recent = keys.fp8_amax_compute == TrainConfig::Fp8AmaxCompute::MostRecent;
-  fp8.pow2_block_scales = keys.fp8_block_scales == TrainConfig::Fp8BlockScales::Pow2;
+  fp8.most_recent = keys.fp8_amax_compute == Fp8AmaxCompute::MostRecent;
+  fp8.pow2_block_scales = keys.fp8_block_scales == Fp8BlockScales::Pow2;
   fp8.head = keys.fp8_head;
   fp8.fast_accumulation = keys.fp8_fast_accum;
   fp8.skip_layers = keys.fp8_skip_layers;
@@ -129,7 +128,7 @@ Numerics numerics_from(const TrainConfig& keys, const Device& device) {
   return numerics;
 }
 
-TrainConfig keys_with_native_recipe(TrainConfig keys, Device& device) {
+StepKeys keys_with_native_recipe(StepKeys keys, Device& device) {
   const bool asks = keys.mixed_precision == Precision::Fp8 && keys.fp8_recipe == Fp8Recipe::Mxfp8;
   if (!asks || keys.fp8_emulation || device.name() == "cpu") return keys;
   const Numerics numerics = numerics_from(keys, device);

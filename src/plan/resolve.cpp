@@ -6,10 +6,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/resume.h"
-#include "config/assumptions.h"
 #include "hf/weights_read_ahead.h"
 #include "plan/device_choice.h"
 #include "plan/memory_fit.h"
+#include "plan/resume_config.h"
 #include "plan/sharding_choice.h"
 
 namespace octet {
@@ -30,12 +30,15 @@ void warn_of_high_rate(const TrainConfig& keys, const ModelChoice& model) {
 
 // Samples at evaluations, which nobody asked for, take what the step leaves: they change no batch and no level of
 // recomputation. 0: they do not fit.
-int64_t spare_sampling_bytes(const TrainConfig& keys, const ModelConfig& model, Device& device,
+int64_t spare_sampling_bytes(const SampleNeeds& samples, const ModelConfig& model, Device& device,
                              const RunPlan& plan) {
-  const PlanTarget target{
-      .model = model, .device = device, .limit = plan.limit, .sharding = plan.finetuning.sharding};
+  const PlanTarget target{.model = model,
+                          .device = device,
+                          .limit = plan.limit,
+                          .samples = samples,
+                          .sharding = plan.finetuning.sharding};
   Transformer transformer(model, plan.shape, plan.numerics, device, plan.finetuning);
-  const int64_t bytes = sampling_bytes(keys, target, transformer);
+  const int64_t bytes = sampling_bytes(target, transformer);
   return plan.memory.peak_bytes() + bytes <= plan.limit.bytes ? bytes : 0;
 }
 
@@ -69,22 +72,31 @@ bool is_on_disk(const std::string& name) {
 
 // The keys with what follows from the model.
 TrainConfig keys_of(const TrainConfig& given, const ModelChoice& model, const Wanted& wanted) {
-  TrainConfig keys = keys_with_adapter(keys_with_model(given, model.config), model);
+  TrainConfig keys = given;
+  take_model(keys, model.config);
+  check_length(model, keys.max_seq_length);
+  take_adapter(keys, model);
   if (model.resumed) return keys;  // it has the defaults of its own start
   resolve_start(keys, model.has_weights());
-  return keys_with_chat(std::move(keys), model.start, wanted.data != Wanted::Data::No);
+  take_chat(keys, model.start, wanted.data != Wanted::Data::No);
+  return keys;
 }
 
 // Sequences of an optimizer step, of all ranks. Nothing if they follow from the memory.
-std::optional<int64_t> known_sequences_per_step(const TrainConfig& keys, const RankPlace& place) {
-  const bool knows_rows =
-      !keys.auto_batch_size && (keys.max_batch_size == 0 || keys.is_set("per_device_train_batch_size"));
-  if (knows_rows) {
-    const TrainConfig of_ranks = with_batch_size(keys, keys.per_device_train_batch_size, place.ranks);
+std::optional<int64_t> known_sequences_per_step(const StepKeys& keys, const RankPlace& place) {
+  if (!keys.auto_batch_size && keys.max_batch_size == 0) {
+    StepKeys of_ranks = keys;
+    apply_target_batch_size(of_ranks, place.ranks);
     return of_ranks.per_device_train_batch_size * of_ranks.gradient_accumulation_steps * place.ranks;
   }
   if (keys.target_effective_batch_size > 0) return keys.target_effective_batch_size;
   return std::nullopt;
+}
+
+SampleNeeds sample_needs(const TrainConfig& keys) {
+  constexpr int64_t kDemoRows = 8;  // the demo's exam works on several stories at a time
+  return {.rows = keys.is_demo() ? kDemoRows : keys.sample_steps != 0 ? 1 : 0,
+          .at_evaluations = keys.samples_at_evaluations()};
 }
 
 // The parts that follow from the keys alone, once these are complete.
@@ -111,9 +123,10 @@ void add_settings(ResolvedRun& run, const RankPlace& place) {
       .task_interval = keys.eval_task_steps > 0 ? Interval{.steps = keys.eval_task_steps} : evaluations,
       .task_samples = keys.eval_task_samples,
       .threads = static_cast<int>(keys.num_threads)};
-  const int64_t rows = sampling_rows(config, run.plan.finetuning.sharding);
+  const SampleNeeds samples = sample_needs(config);
+  const int64_t rows = sampling_rows(samples, run.plan.finetuning.sharding);
   run.samples = {.rows = rows,
-                 .length = sampling_length(config),
+                 .length = sampling_length(samples, config.max_seq_length),
                  .steps = std::max<int64_t>(config.sample_steps, 0),
                  .at_evaluations = config.samples_at_evaluations(),
                  .takes_exam = keys.is_demo() && rows > 0,
@@ -127,8 +140,8 @@ void add_settings(ResolvedRun& run, const RankPlace& place) {
              .profile_steps = keys.profile_steps,
              .price_per_hour = keys.price_per_hour};
   run.files = files_spec(config, run.plan.is_fp8());
-  run.ranks = rank_spec(keys);
-  run.wanted_device = device_spec(keys);
+  run.ranks = rank_spec(keys, keys.device);
+  run.wanted_device = device_spec(keys, keys.deterministic);
   if (run.device) run.gpu = gpu_of_rank(keys.device, place.local_rank);
   if (run.model.resumed) run.changed_settings = changed_settings(*run.model.resumed, config);
   run.dataset = names_text(keys.dataset);
@@ -181,7 +194,7 @@ Wanted Wanted::by_doctor(std::shared_ptr<Device> device) {
   return {.plan = Plan::MayNotFit, .device = std::move(device)};
 }
 
-Wanted Wanted::by_lr(const TrainConfig& given, const RankPlace& place) {
+Wanted Wanted::by_lr(const ScheduleKeys& given, const RankPlace& place) {
   const bool counts_data = given.max_steps == 0;
   return {.model = counts_data ? Model::AnyPlace : Model::OnDisk,
           .data = counts_data ? Data::Opened : Data::No,
@@ -198,10 +211,56 @@ Wanted Wanted::by_sweep() {
   return {.model = Model::OnDisk};
 }
 
-RankPlace place_alone(const TrainConfig& keys) {
+RankPlace place_alone(const RankKeys& keys) {
   if (keys.pretend_ranks == 0) return {};
   const int ranks = narrow<int>(keys.pretend_ranks);
   return {.ranks = ranks, .local_ranks = ranks};
+}
+
+PlanOptions plan_options(const TrainConfig& keys) {
+  return {.length = keys.max_seq_length, .samples = sample_needs(keys)};
+}
+
+HParams hparams_of(const TrainConfig& config) {
+  HParams values;
+  const KeyTable<TrainConfig>& table = train_keys();
+  for (size_t i = 0; i < table.keys().size(); ++i) {
+    const Key& key = table.keys()[i];
+    if (key.transient) continue;
+    const KeyValue value = table.get(config, i);
+    if (const bool* flag = std::get_if<bool>(&value)) {
+      values.emplace_back(key.name, *flag);
+    } else if (const int64_t* integer = std::get_if<int64_t>(&value)) {
+      values.emplace_back(key.name, *integer);
+    } else if (const double* number = std::get_if<double>(&value)) {
+      values.emplace_back(key.name, *number);
+    } else {
+      values.emplace_back(key.name, value_text(value));
+    }
+  }
+  return values;
+}
+
+FilesSpec files_spec(const TrainConfig& config, bool fp8) {
+  return {.folders = folders_of(config),
+          .resume = config.resume,
+          .fp8 = fp8,
+          .precision = precision_of_name(config, fp8),
+          // A run with pretended ranks has nothing worth saving.
+          .saves = config.save_strategy != Strategy::No && config.pretend_ranks == 0,
+          .save_total_limit = config.save_total_limit,
+          .save_async = config.save_async,
+          .tensorboard = config.use_tensorboard,
+          .wandb = {.is_wanted = config.use_wandb,
+                    .mode = config.wandb_mode,
+                    .project = config.wandb_project,
+                    .entity = config.wandb_entity,
+                    .run_name = config.wandb_run_name},
+          .settings = [config](const std::string& run_name) {
+            TrainConfig named = config;
+            named.run_name = run_name;
+            return StoredSettings{to_yaml(named), hparams_of(named)};
+          }};
 }
 
 ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
@@ -214,7 +273,7 @@ ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
   const bool plans = wanted.plan >= Plan::MayNotFit || plans_later;
   run.device = std::move(wanted.device);
   if (plans && !run.device)
-    run.device = timed(run.times.device, [&] { return make_device(device_spec(given), wanted.place.local_rank); });
+    run.device = timed(run.times.device, [&] { return make_device(device_spec(given, given.deterministic), wanted.place.local_rank); });
   const bool looks_at_model = wanted.model == Wanted::Model::AnyPlace ||
                               (is_on_disk(given.model_name_or_path) && is_on_disk(given.adapter_name_or_path));
   if (looks_at_model) {
@@ -230,11 +289,12 @@ ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
       reads_ahead.emplace(run.model.start->folder);
   }
   const auto make_plan = [&](std::optional<int64_t> sequences) {
-    PlanOptions options{.sequences = sequences,
-                        .makes_samples = wanted.makes_samples,
-                        .precision_is_given = wanted.precision_is_given,
-                        .adapters = run.model.adapters,
-                        .sharding = sharding_of(keys, place)};
+    PlanOptions options = plan_options(keys);
+    if (!wanted.makes_samples) options.samples = {};
+    options.sequences = sequences;
+    options.precision_is_given = wanted.precision_is_given;
+    options.adapters = run.model.adapters;
+    options.sharding = sharding_of(keys, place);
     if (wanted.mode_if_alone && !options.sharding.is_active()) options.sharding.mode = *wanted.mode_if_alone;
     run.plan = timed(run.times.plan, [&] { return plan_run(keys, run.model.config, *run.device, options); });
     if (run.plan.shortage && wanted.plan != Plan::MayNotFit) fail_config("{}", run.plan.shortage->text);
@@ -247,7 +307,7 @@ ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
   if (opens_data) run.data = timed(run.times.data, [&] { return open_data(keys, run.model); });
   if (plans && needs_sequences) make_plan(run.data.sequences);
   if (plans && keys.samples_at_evaluations() && run.data.is_plain_text)
-    run.plan.sampling_bytes = spare_sampling_bytes(keys, run.model.config, *run.device, run.plan);
+    run.plan.sampling_bytes = spare_sampling_bytes(sample_needs(keys), run.model.config, *run.device, run.plan);
   if (wanted.schedule) {
     const int64_t per_step = plans        ? run.plan.sequences_per_step()
                              : opens_data ? *known_sequences_per_step(keys, place)
@@ -255,7 +315,7 @@ ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
     run.optimizer.schedule = plan_schedule(keys, run.data.sequences, per_step);
   }
   run.config = plans && opens_data ? resolved_config(keys, run.data, run.plan, run.schedule()) : keys;
-  if (plans && sampling_rows(run.config, run.plan.finetuning.sharding) == 0) run.plan.sampling_bytes = 0;
+  if (plans && sampling_rows(sample_needs(run.config), run.plan.finetuning.sharding) == 0) run.plan.sampling_bytes = 0;
   add_settings(run, place);
   return run;
 }
@@ -269,7 +329,8 @@ std::optional<ScheduleConfig> schedule_of_checkpoint(const Checkpoint& checkpoin
 
 TrainConfig resolved_config(const TrainConfig& keys, const DataChoice& data, const RunPlan& plan,
                             const ScheduleConfig& schedule) {
-  TrainConfig config = with_batch_size(keys, plan.shape.rows, plan.ranks());
+  TrainConfig config = keys;
+  set_batch_size(config, plan.shape.rows, plan.ranks());
   config.tokenizer = data.tokenizer_name;
   if (!plan.shortage) config.gradient_checkpointing = key_of(plan.shape.checkpointing);
   config.max_steps = schedule.max_steps;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "config/config.h"
 #include "dist/ranks.h"
 #include "plan/run_spec.h"
 
@@ -45,7 +46,7 @@ struct Wanted {
   static Wanted by_bench(std::shared_ptr<Device> device = nullptr);
   static Wanted by_bench_of_ranks(const RankPlace& place);
   static Wanted by_doctor(std::shared_ptr<Device> device);
-  static Wanted by_lr(const TrainConfig& given, const RankPlace& place = {});
+  static Wanted by_lr(const ScheduleKeys& given, const RankPlace& place = {});
   static Wanted by_prepare();
   static Wanted by_sweep();
 };
@@ -66,7 +67,15 @@ std::optional<ScheduleConfig> schedule_of_checkpoint(const Checkpoint& checkpoin
                                                      int64_t sequences_per_step);
 
 // The place of a rank that is alone, or with pretend_ranks of the first of so many.
-RankPlace place_alone(const TrainConfig& keys);
+RankPlace place_alone(const RankKeys& keys);
+
+// What a plan needs to know of the keys apart from those of the step. It has all samples that the keys ask for.
+PlanOptions plan_options(const TrainConfig& keys);
+
+// The files of a run. `fp8`: whether the run is in FP8, if that was asked for.
+FilesSpec files_spec(const TrainConfig& config, bool fp8);
+// The settings of a run as reports take them.
+HParams hparams_of(const TrainConfig& config);
 
 // The keys with everything that the stages have found: tokenizer, batch size, accumulation, level of recomputation (where
 // the run fits) and number of steps.

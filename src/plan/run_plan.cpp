@@ -16,10 +16,10 @@ namespace octet {
 namespace {
 
 // A step that sees much of the data, or millions of tokens, trains worse than several small ones.
-int64_t sensible_rows(const TrainConfig& keys, int64_t fitting, int64_t ranks,
+int64_t sensible_rows(const StepKeys& keys, int64_t length, int64_t fitting, int64_t ranks,
                       std::optional<int64_t> sequences) {
   const int64_t micro_batches = ranks * keys.gradient_accumulation_steps;
-  int64_t rows = kAutoStepTokens / (keys.max_seq_length * micro_batches);
+  int64_t rows = kAutoStepTokens / (length * micro_batches);
   std::string why = fmt::format("a step then has about {} tokens", kAutoStepTokens);
   if (const int64_t of_data = sequences.value_or(0) / (kAutoStepsPerEpoch * micro_batches);
       sequences && of_data < rows) {
@@ -38,17 +38,17 @@ int64_t sensible_rows(const TrainConfig& keys, int64_t fitting, int64_t ranks,
 }
 
 // The batch size of the keys, or the largest that fits. Where not even one row fits, it is one.
-int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape shape,
+int64_t choose_rows(const StepKeys& keys, const PlanTarget& target, RunShape shape,
                     const Numerics& numerics, std::optional<int64_t> sequences) {
   if (!keys.auto_batch_size) {
-    if (keys.max_batch_size == 0 || keys.is_set("per_device_train_batch_size"))
-      return keys.per_device_train_batch_size;
-    return dividing_batch(keys, keys.max_batch_size, target.sharding.ranks);
+    // Nobody can set both.
+    if (keys.max_batch_size == 0) return keys.per_device_train_batch_size;
+    return dividing_batch(keys, shape.length, keys.max_batch_size, target.sharding.ranks);
   }
   shape.rows = 1;
   Finetuning finetuning{.adapters = target.adapters, .sharding = target.sharding};
   Transformer smallest(target.model, shape, numerics, target.device, finetuning);
-  const int64_t memory = target.limit.bytes - sampling_bytes(keys, target, smallest);
+  const int64_t memory = target.limit.bytes - sampling_bytes(target, smallest);
   const OneCopyRange copies = one_copy_range(keys, target.model);
   int64_t rows = 0;
   for (const Checkpointing level : levels_of(keys.gradient_checkpointing)) {
@@ -65,11 +65,11 @@ int64_t choose_rows(const TrainConfig& keys, const PlanTarget& target, RunShape 
   if (sequences)
     rows = std::min(rows, std::max<int64_t>(*sequences / ranks, 1));  // more would only repeat them
   // With a target, the user has decided how much a step sees.
-  if (keys.target_effective_batch_size == 0) rows = sensible_rows(keys, rows, ranks, sequences);
-  return dividing_batch(keys, rows, ranks);
+  if (keys.target_effective_batch_size == 0) rows = sensible_rows(keys, shape.length, rows, ranks, sequences);
+  return dividing_batch(keys, shape.length, rows, ranks);
 }
 
-void log_changes(const TrainConfig& config, const PlanTarget& target, const StepPlan& plan) {
+void log_changes(const StepKeys& config, const PlanTarget& target, const StepPlan& plan) {
   if (!plan.first_need || plan.need() > target.limit.bytes) return;
   std::vector<std::string> changes;
   const Checkpointing level = plan.transformer->shape().checkpointing;
@@ -150,9 +150,9 @@ int64_t checkpoint_bytes(const Transformer& transformer) {
 }
 
 // A launch takes some microseconds, and a micro-step has hundreds of them. Only a long micro-step hides that.
-bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunShape& shape) {
-  if (keys.cuda_graphs != TrainConfig::CudaGraphs::Auto)
-    return keys.cuda_graphs == TrainConfig::CudaGraphs::On;
+bool wants_graphs(const StepKeys& keys, const ModelConfig& model, const RunShape& shape) {
+  if (keys.cuda_graphs != CudaGraphs::Auto)
+    return keys.cuda_graphs == CudaGraphs::On;
   constexpr double kShortStep = 1e14;  // operations: some 150 ms
   return 6.0 * static_cast<double>(model.parameter_count()) * static_cast<double>(shape.tokens()) <
          kShortStep;
@@ -160,9 +160,9 @@ bool wants_graphs(const TrainConfig& keys, const ModelConfig& model, const RunSh
 
 }  // namespace
 
-RunPlan plan_run(const TrainConfig& given, const ModelConfig& model, Device& device,
+RunPlan plan_run(const StepKeys& given, const ModelConfig& model, Device& device,
                  const PlanOptions& options) {
-  const TrainConfig keys = keys_with_native_recipe(given, device);
+  StepKeys keys = keys_with_native_recipe(given, device);
   if (keys.require_fp8 && keys.mixed_precision == Precision::Fp8 && device.name() == "cpu" &&
       !keys.fp8_emulation) {
     fail_config(
@@ -171,7 +171,7 @@ RunPlan plan_run(const TrainConfig& given, const ModelConfig& model, Device& dev
   const PlanTarget target{.model = model,
                           .device = device,
                           .limit = memory_limit(keys, device),
-                          .makes_samples = options.makes_samples && !keys.samples_at_evaluations(),
+                          .samples = options.samples.at_evaluations ? SampleNeeds{} : options.samples,
                           .adapters = options.adapters,
                           .sharding = options.sharding};
   RunPlan plan;
@@ -181,38 +181,37 @@ RunPlan plan_run(const TrainConfig& given, const ModelConfig& model, Device& dev
     log_info("{}", note);
 
   RunShape shape{.rows = 1,
-                 .length = keys.max_seq_length,
+                 .length = options.length,
                  .training = true,
                  .head_chunk_bytes = device.capabilities().logits_bytes};
   shape.rows = choose_rows(keys, target, shape, plan.numerics, options.sequences);
   shape.graphs = wants_graphs(keys, model, shape);
-  const TrainConfig config = with_batch_size(keys, shape.rows, options.sharding.ranks);
-  plan.accumulation = config.gradient_accumulation_steps;
+  set_batch_size(keys, shape.rows, options.sharding.ranks);
+  plan.accumulation = keys.gradient_accumulation_steps;
 
-  StepPlan step = plan_step(config, target, shape, plan.numerics);
-  log_changes(config, target, step);
+  StepPlan step = plan_step(keys, target, shape, plan.numerics);
+  log_changes(keys, target, step);
   if (plan.is_fp8()) plan.fallback_reason = no_fp8_reason(*step.transformer);
   const bool falls_back = !plan.fallback_reason.empty();
   if (falls_back) {
     if (keys.require_fp8) fail("[fp8] require_fp8 is set, but {}", plan.fallback_reason);
     log_warning("FP8 cannot run: {}; the run continues in BF16", plan.fallback_reason);
     plan.numerics.precision = Precision::Bf16;
-    step = plan_step(config, target, shape, plan.numerics);
-    log_changes(config, target, step);
+    step = plan_step(keys, target, shape, plan.numerics);
+    log_changes(keys, target, step);
   }
   if (plan.is_fp8()) {
     log_exact_sums(*step.transformer, device);
     warn_of_wide_sums(*step.transformer, device);
   }
-  if (options.makes_samples && options.sharding.shares_weights() && sampling_rows(keys) > 0 &&
-      !keys.samples_at_evaluations()) {
+  if (options.sharding.shares_weights() && options.samples.rows > 0 && !options.samples.at_evaluations) {
     log_warning(
         "no samples are made: with sharding_mode {} no rank has the whole model; run 'octet generate' with a "
         "checkpoint instead",
         name_of(options.sharding.mode));
   }
   if (options.sharding.shares_weights() && plan.is_fp8() &&
-      keys.fp8_weight_copies == TrainConfig::WeightCopies::Two) {
+      keys.fp8_weight_copies == WeightCopiesKey::Two) {
     log_warning("fp8_weight_copies two has no effect: with sharding_mode {} all layers keep one copy",
                 name_of(options.sharding.mode));
   }
@@ -226,7 +225,7 @@ RunPlan plan_run(const TrainConfig& given, const ModelConfig& model, Device& dev
                                               [](const Parameter& p) { return p.storage.sends_codes; });
   plan.transposing_layers = step.transformer->transposing_layers();
   plan.fp8_share = fp8_share(work_shares(*step.transformer));
-  plan.shortage = memory_shortage({.config = config,
+  plan.shortage = memory_shortage({.keys = keys,
                                    .shape = plan.shape,
                                    .precision = plan.numerics.precision,
                                    .fell_back = falls_back,
@@ -237,7 +236,7 @@ RunPlan plan_run(const TrainConfig& given, const ModelConfig& model, Device& dev
   return plan;
 }
 
-ScheduleConfig plan_schedule(const TrainConfig& keys, int64_t sequences, int64_t sequences_per_step) {
+ScheduleConfig plan_schedule(const ScheduleKeys& keys, int64_t sequences, int64_t sequences_per_step) {
   ScheduleConfig schedule;
   schedule.type = keys.lr_scheduler_type;
   schedule.peak_lr = keys.learning_rate;

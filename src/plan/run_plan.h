@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "config/config.h"
-#include "step/schedule.h"
+#include "config/schedule_keys.h"
+#include "config/step_keys.h"
 #include "plan/memory_fit.h"
 
 // The third stage of a run: batch, recomputation, precision, memory, graphs and schedule. The results are plain values,
@@ -40,9 +40,10 @@ constexpr int64_t kAutoStepsPerEpoch = 50;             // at least, if there is 
 constexpr int64_t kAutoStepTokens = int64_t{1} << 20;  // at most
 
 struct PlanOptions {
+  int64_t length = 0;        // of a sequence
+  SampleNeeds samples = {};  // that the run makes; a benchmark makes none
   // Of one pass over the training data: a batch is not larger. Empty where the data is not known.
   std::optional<int64_t> sequences = std::nullopt;
-  bool makes_samples = true;        // where the configuration asks for them; a benchmark makes none
   bool precision_is_given = false;  // advice on memory must not change mixed_precision
   AdapterPlan adapters = {};        // of the run; empty: all weights are trained
   Sharding sharding = {};           // of the run, see sharding_of; all memory is that of one rank
@@ -50,11 +51,10 @@ struct PlanOptions {
 
 // Throws ConfigError or Error that names what is wrong. A run that does not fit is none of these: see
 // RunPlan::shortage.
-RunPlan plan_run(const TrainConfig& keys, const ModelConfig& model, Device& device,
-                 const PlanOptions& options = {});
+RunPlan plan_run(const StepKeys& given, const ModelConfig& model, Device& device, const PlanOptions& options);
 
 // The learning rates of the run and its steps: max_steps, or num_train_epochs passes over `sequences` sequences.
 // ConfigError where the parts of the schedule do not fit together.
-ScheduleConfig plan_schedule(const TrainConfig& keys, int64_t sequences, int64_t sequences_per_step);
+ScheduleConfig plan_schedule(const ScheduleKeys& keys, int64_t sequences, int64_t sequences_per_step);
 
 }  // namespace octet

@@ -8,15 +8,16 @@
 
 #include "checkpoint/run_folders.h"
 #include "config/interval.h"
-#include "step/optimizer_options.h"
+#include "config/rank_keys.h"
 #include "dist/ranks.h"
 #include "plan/data_loaders.h"
 #include "plan/device_choice.h"
 #include "plan/model_stage.h"
 #include "plan/run_plan.h"
 #include "plan/start_times.h"
-#include "report/console.h"
+#include "report/console_mode.h"
 #include "report/tensorboard.h"
+#include "step/optimizer_options.h"
 
 // A run in typed parts. resolve() makes it of the keys; training, saving, evaluation and samples read these parts and no
 // key.
@@ -79,9 +80,6 @@ struct FilesSpec {
   std::string run_folder() const { return folders.run(); }
   std::string checkpoint_folder() const { return folders.checkpoints(fp8); }
 };
-// `fp8`: whether the run is in FP8, if that was asked for.
-FilesSpec files_spec(const TrainConfig& config, bool fp8);
-HParams hparams_of(const TrainConfig& config);
 
 struct RankSpec {
   int64_t check_steps = 0;  // between two comparisons of weights; 0: never
@@ -90,8 +88,8 @@ struct RankSpec {
   double comm_timeout = 0, rendezvous_timeout = 0;  // seconds
   DeviceKey device = DeviceKey::Auto;
 };
-RankSpec rank_spec(const TrainConfig& keys);
-DeviceSpec device_spec(const TrainConfig& keys);
+RankSpec rank_spec(const RankKeys& keys, DeviceKey device);
+DeviceSpec device_spec(const CommonKeys& keys, bool deterministic);
 
 struct RunSpec {
   // What the stages have found; those that nobody wanted have left their part empty.

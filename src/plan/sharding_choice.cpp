@@ -9,8 +9,8 @@
 namespace octet {
 namespace {
 
-ShardingMode mode_of(TrainConfig::ShardingMode key, int ranks) {
-  using Key = TrainConfig::ShardingMode;
+ShardingMode mode_of(ShardingKey key, int ranks) {
+  using Key = ShardingKey;
   if (ranks == 1) return ShardingMode::None;  // there is nobody to share with: all modes are the same
   switch (key) {
     case Key::None:
@@ -30,12 +30,12 @@ ShardingMode mode_of(TrainConfig::ShardingMode key, int ranks) {
 
 }  // namespace
 
-Sharding sharding_of(const TrainConfig& config, const RankPlace& place) {
+Sharding sharding_of(const StepKeys& config, const RankPlace& place) {
   Sharding sharding{.mode = mode_of(config.sharding_mode, place.ranks),
                     .rank = place.rank,
                     .ranks = place.ranks,
                     .group = place.ranks,
-                    .wire = config.gradient_reduce_dtype == TrainConfig::GradientReduceDtype::Fp32
+                    .wire = config.gradient_reduce_dtype == GradientReduceDtype::Fp32
                                 ? DType::F32
                                 : DType::BF16};
   if (sharding.mode == ShardingMode::Hsdp) {

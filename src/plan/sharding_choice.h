@@ -1,6 +1,6 @@
 #pragma once
 
-#include "config/config.h"
+#include "config/step_keys.h"
 #include "dist/ranks.h"
 #include "model/sharding.h"
 
@@ -8,7 +8,7 @@ namespace octet {
 
 // How a rank shares with the others: what sharding_mode says, or zero1 if it is auto and there are others. Hsdp has the
 // ranks of a node as its groups. ConfigError if the ranks cannot be grouped so.
-Sharding sharding_of(const TrainConfig& config, const RankPlace& place);
+Sharding sharding_of(const StepKeys& config, const RankPlace& place);
 
 // "zero2: each rank keeps all weights, and 1/8 of the gradients, of the optimizer state and of the exact weights"
 std::string sharding_text(const Sharding& sharding);

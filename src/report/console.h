@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "report/console_mode.h"
 #include "report/step_record.h"
 
 namespace octet {
@@ -17,13 +18,6 @@ namespace octet {
 // FP8", and after it " | penalty: 0.012345" and " | eval: 3.401234" where the record has them, and " | ETA 3m 12s" where
 // the time that is left is known. Without a known number of steps it starts "step 250 |".
 std::string format_step(const StepRecord& record, std::optional<double> remaining_s = std::nullopt);
-
-enum class ConsoleMode {
-  Auto,   // Bar where the output is a terminal that can move its cursor, else Plain
-  Bar,    // step lines scroll above a progress bar that stays at the bottom
-  Plain,  // step lines only
-  Quiet,  // warnings and errors only
-};
 
 // Abilities of the output, from the file descriptor and the environment (TERM, NO_COLOR, LC_ALL, LC_CTYPE, LANG).
 struct TerminalTraits {

@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kEndless = int64_t{1} << 40;
 
 // The learning rate where nobody has said how many steps there will be.
-ScheduleConfig constant_rate(const TrainConfig& keys) {
+ScheduleConfig constant_rate(const ScheduleKeys& keys) {
   return {.type = ScheduleType::Constant,
           .peak_lr = keys.learning_rate,
           .warmup_steps = keys.warmup_steps,

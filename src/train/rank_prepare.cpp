@@ -7,11 +7,8 @@
 #include "base/input_errors.h"
 #include "base/log.h"
 #include "checkpoint/resume.h"
-#include "config/assumptions.h"
-#include "config/costly_settings.h"
 #include "config/step_range.h"
 #include "dist/socket.h"
-#include "plan/device_choice.h"
 #include "report/text.h"
 #include "train/run_files.h"
 #include "train/saving.h"
@@ -73,15 +70,9 @@ void compare_data(Ranks& ranks, const DataHashes& mine, const std::string& host)
   }
 }
 
-RunSpec prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
+std::optional<Checkpoint> prepare_files(const CommonKeys& keys, const FilesSpec& files, Env& env, Ranks& ranks,
+                                        std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
-  if (first) {
-    warn_of_idle_settings({&keys, 1}, runs_on_gpu(keys.device));
-    tell_assumptions({&keys, 1});
-    warn_of_costly_settings({&keys, 1});
-  }
-  ranks.progress().begin_phase("preparing the run");
-  const FilesSpec files = files_spec(keys, keys.mixed_precision == Precision::Fp8);
   std::optional<Checkpoint> resumed;
   if (!keys.resume.empty()) {
     // Before the checkpoint is chosen: another process that holds the lock may still save a newer one.
@@ -97,10 +88,7 @@ RunSpec prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::op
   if (first) RunFiles(env, files, std::nullopt, resumed).check();
   // The first rank prepares the data, which may take long; the others then find it in the cache.
   if (!first) ranks.host().all_gather("prepared", "", kPreparing, {});
-  // The first rank of a node verifies its files for all of them.
-  TrainConfig own = keys;
-  own.verify = keys.verify && ranks.place().local_rank == 0;
-  return resolve(own, Wanted::by_train(ranks.place(), std::move(resumed)));
+  return resumed;
 }
 
 void check_prepared(const RunSpec& run, Env& env, Ranks& ranks) {

@@ -5,13 +5,14 @@
 #include "dist/ranks.h"
 #include "io/checkpoint_store.h"
 #include "plan/data_loaders.h"
-#include "plan/resolve.h"
+#include "plan/run_spec.h"
 
 namespace octet {
 
-// The stages of a run before its first step. The first rank goes first and prepares the data, which may take long. The
-// others wait, and then find everything in its caches.
-RunSpec prepare_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock);
+// Before the stages of a run: chooses the checkpoint that it continues from, if any, and checks its folders. The first rank
+// then prepares the data, which may take long. The others wait here, and find everything in its caches.
+std::optional<Checkpoint> prepare_files(const CommonKeys& keys, const FilesSpec& files, Env& env, Ranks& ranks,
+                                        std::optional<RunLock>& lock);
 
 // After all that the first rank has to prepare: lets the others begin, and checks that all ranks have planned the same
 // run and that its files will fit.

@@ -5,6 +5,8 @@
 #include "base/input_errors.h"
 #include "base/log.h"
 #include "base/print.h"
+#include "config/notes.h"
+#include "plan/device_choice.h"
 #include "plan/overview.h"
 #include "plan/resolve.h"
 #include "train/observers.h"
@@ -116,6 +118,18 @@ class Run {
   std::vector<std::unique_ptr<RunObserver>> observers_;
 };
 
+// The stages of a run before its first step.
+RunSpec prepare_as_rank(TrainConfig keys, Env& env, Ranks& ranks, std::optional<RunLock>& lock) {
+  const RankPlace& place = ranks.place();
+  if (place.is_first()) tell_of_settings({&keys, 1}, runs_on_gpu(keys.device));
+  ranks.progress().begin_phase("preparing the run");
+  const FilesSpec files = files_spec(keys, keys.mixed_precision == Precision::Fp8);
+  std::optional<Checkpoint> resumed = prepare_files(keys, files, env, ranks, lock);
+  // The first rank of a node verifies its files for all of them.
+  keys.verify = keys.verify && place.local_rank == 0;
+  return resolve(keys, Wanted::by_train(place, std::move(resumed)));
+}
+
 int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
   const bool first = ranks.place().is_first();
   std::optional<RunLock> lock;
@@ -145,8 +159,8 @@ int train_as_rank(const TrainConfig& keys, Env& env, Ranks& ranks) {
 }  // namespace
 
 int train(TrainConfig keys, Env& env) {
-  const std::unique_ptr<Ranks> ranks = join_ranks(rank_spec(keys), to_yaml(keys));
-  if (!ranks->place().is_first()) keys.progress = TrainConfig::Progress::Plain;
+  const std::unique_ptr<Ranks> ranks = join_ranks(rank_spec(keys, keys.device), to_yaml(keys));
+  if (!ranks->place().is_first()) keys.progress = ConsoleMode::Plain;
   try {
     return train_as_rank(keys, env, *ranks);
   } catch (const ConfigError& error) {

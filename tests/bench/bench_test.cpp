@@ -17,7 +17,7 @@ using testing::Not;
 TrainConfig config_of(Precision precision) {
   TrainConfig config;
   config.mixed_precision = precision;
-  config.device = TrainConfig::Device::Cpu;
+  config.device = DeviceKey::Cpu;
   config.num_threads = 1;
   resolve_defaults(config);
   return config;
@@ -27,7 +27,8 @@ constexpr double kGiB = double{int64_t{1} << 30};
 
 double gib_of_plan(const TrainConfig& config) {
   const std::unique_ptr<Device> device = make_cpu_device(1);
-  const RunPlan plan = plan_run(config, choose_model(config).config, *device, {.makes_samples = false});
+  const RunPlan plan =
+      plan_run(config, choose_model(config).config, *device, {.length = config.max_seq_length});
   return static_cast<double>(plan.bytes()) / kGiB;
 }
 
@@ -86,7 +87,7 @@ TEST_F(BenchPlan, TheSmallestAutomaticBatchIsThatOfAll) {
 
 TEST_F(BenchPlan, AVariantThatCannotRunIsNamedBeforeAnyIsMeasured) {
   limit_memory_to_the_first();
-  set([](TrainConfig& config) { config.gradient_checkpointing = TrainConfig::Checkpointing::None; });
+  set([](TrainConfig& config) { config.gradient_checkpointing = CheckpointingKey::None; });
   EXPECT_THAT(refusal<ConfigError>(),
               AllOf(HasSubstr("variant delayed: the run needs"), Not(HasSubstr("bf16:"))));
   variants[1].config.fp8_skip_layers = {"*"};

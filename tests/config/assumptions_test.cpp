@@ -1,8 +1,8 @@
-#include "config/assumptions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "config/notes.h"
 #include "support/captured_log.h"
 #include "support/process.h"
 

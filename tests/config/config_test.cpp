@@ -9,7 +9,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/philox.h"
-#include "config/costly_settings.h"
+#include "config/notes.h"
+#include "ops/ops.h"
 #include "support/error_of.h"
 #include "support/process.h"
 
@@ -76,19 +77,19 @@ TEST(TrainConfig, BoolsListsAndNull) {
 }
 
 TEST(TrainConfig, AliasesAndBoolsStandForTheirKeys) {
-  EXPECT_EQ(from_yaml("use_fp8: true").mixed_precision, TrainConfig::Precision::Fp8);
-  EXPECT_EQ(from_yaml("use_fp8: false").mixed_precision, TrainConfig::Precision::Bf16);
+  EXPECT_EQ(from_yaml("use_fp8: true").mixed_precision, Precision::Fp8);
+  EXPECT_EQ(from_yaml("use_fp8: false").mixed_precision, Precision::Bf16);
   EXPECT_EQ(from_yaml("gradient_checkpointing: true").gradient_checkpointing,
-            TrainConfig::Checkpointing::Block);
+            CheckpointingKey::Block);
   EXPECT_EQ(from_yaml("gradient_checkpointing: false").gradient_checkpointing,
-            TrainConfig::Checkpointing::None);
-  EXPECT_EQ(from_yaml("gradient_checkpointing: mlp").gradient_checkpointing, TrainConfig::Checkpointing::Mlp);
+            CheckpointingKey::None);
+  EXPECT_EQ(from_yaml("gradient_checkpointing: mlp").gradient_checkpointing, CheckpointingKey::Mlp);
   EXPECT_EQ(from_flags({"--gradient_checkpointing", "act"}).gradient_checkpointing,
-            TrainConfig::Checkpointing::Act);
+            CheckpointingKey::Act);
   for (const auto& [given, meant] :
-       {std::pair("true", TrainConfig::CudaGraphs::On), std::pair("on", TrainConfig::CudaGraphs::On),
-        std::pair("false", TrainConfig::CudaGraphs::Off), std::pair("off", TrainConfig::CudaGraphs::Off),
-        std::pair("auto", TrainConfig::CudaGraphs::Auto)}) {
+       {std::pair("true", CudaGraphs::On), std::pair("on", CudaGraphs::On),
+        std::pair("false", CudaGraphs::Off), std::pair("off", CudaGraphs::Off),
+        std::pair("auto", CudaGraphs::Auto)}) {
     EXPECT_EQ(from_yaml(fmt::format("cuda_graphs: {}", given)).cuda_graphs, meant) << given;
     EXPECT_EQ(from_flags({"--cuda_graphs", given}).cuda_graphs, meant) << given;
   }
@@ -101,7 +102,7 @@ TEST(TrainConfig, AliasesAndBoolsStandForTheirKeys) {
   EXPECT_EQ(config.eval_steps, 5);
   EXPECT_EQ(config.logging_steps, 6);
   EXPECT_EQ(config.max_seq_length, 64);
-  EXPECT_EQ(config.fp8_recipe, TrainConfig::Fp8Recipe::Current);
+  EXPECT_EQ(config.fp8_recipe, Fp8Recipe::Current);
   EXPECT_EQ(config.max_grad_norm, 0.5);
   EXPECT_EQ(config.gradient_accumulation_steps, 4);
   EXPECT_EQ(config.warmup_steps, 7);
@@ -110,7 +111,7 @@ TEST(TrainConfig, AliasesAndBoolsStandForTheirKeys) {
 }
 
 TEST(TrainConfig, ShardingIsReadInTheWordsOfOtherProjects) {
-  using Mode = TrainConfig::ShardingMode;
+  using Mode = ShardingKey;
   EXPECT_EQ(from_yaml("seed: 1").sharding_mode, Mode::Auto);
   for (const auto& [given, meant] :
        {std::pair("none", Mode::None), std::pair("DDP", Mode::None), std::pair("ZeRO-1", Mode::Zero1),
@@ -130,7 +131,7 @@ TEST(TrainConfig, ShardingIsReadInTheWordsOfOtherProjects) {
   EXPECT_EQ(from_yaml("fsdp: full_shard auto_wrap").sharding_mode, Mode::FsdpFull);
   EXPECT_EQ(from_flags({"--fsdp", "--max_steps", "3"}).sharding_mode, Mode::FsdpFull);
   EXPECT_EQ(from_yaml("gradient_reduce_dtype: Float32").gradient_reduce_dtype,
-            TrainConfig::GradientReduceDtype::Fp32);
+            GradientReduceDtype::Fp32);
   EXPECT_THROW(from_yaml("zero_stage: 4"), ConfigError);
   EXPECT_THROW(from_yaml("fsdp: half"), ConfigError);
 }
@@ -143,38 +144,38 @@ TEST(TrainConfig, EnumNamesMatchTheirEnumerators) {
     return config_text(config, key);
   };
   using C = TrainConfig;
-  EXPECT_EQ(text(&C::data_order, C::DataOrder::Shuffled, "data_order"), "shuffled");
-  EXPECT_EQ(text(&C::data_order, C::DataOrder::Random, "data_order"), "random");
-  EXPECT_EQ(text(&C::data_order, C::DataOrder::Sequential, "data_order"), "sequential");
-  EXPECT_EQ(text(&C::lr_scheduler_type, C::LrScheduler::Linear, "lr_scheduler_type"), "linear");
-  EXPECT_EQ(text(&C::lr_scheduler_type, C::LrScheduler::Constant, "lr_scheduler_type"), "constant");
-  EXPECT_EQ(text(&C::lr_scheduler_type, C::LrScheduler::Wsd, "lr_scheduler_type"), "wsd");
-  EXPECT_EQ(text(&C::optimizer_state, C::OptimizerState::Bf16, "optimizer_state"), "bf16");
-  EXPECT_EQ(text(&C::penalty_type, C::Penalty::ZLoss, "penalty_type"), "z_loss");
-  EXPECT_EQ(text(&C::penalty_type, C::Penalty::Entropy, "penalty_type"), "entropy");
-  EXPECT_EQ(text(&C::penalty_type, C::Penalty::LogitL2, "penalty_type"), "logit_l2");
-  EXPECT_EQ(text(&C::mixed_precision, C::Precision::Fp8, "mixed_precision"), "fp8");
-  EXPECT_EQ(text(&C::mixed_precision, C::Precision::Fp32, "mixed_precision"), "fp32");
-  EXPECT_EQ(text(&C::fp8_recipe, C::Fp8Recipe::Delayed, "fp8_recipe"), "delayed");
-  EXPECT_EQ(text(&C::fp8_recipe, C::Fp8Recipe::Block, "fp8_recipe"), "block");
-  EXPECT_EQ(text(&C::fp8_recipe, C::Fp8Recipe::Mxfp8, "fp8_recipe"), "mxfp8");
-  EXPECT_EQ(text(&C::fp8_format, C::Fp8Format::E4M3, "fp8_format"), "e4m3");
-  EXPECT_EQ(text(&C::fp8_format, C::Fp8Format::E5M2, "fp8_format"), "e5m2");
-  EXPECT_EQ(text(&C::fp8_amax_compute, C::Fp8AmaxCompute::MostRecent, "fp8_amax_compute"), "most_recent");
-  EXPECT_EQ(text(&C::fp8_block_scales, C::Fp8BlockScales::Exact, "fp8_block_scales"), "exact");
-  EXPECT_EQ(text(&C::gradient_checkpointing, C::Checkpointing::Act, "gradient_checkpointing"), "act");
-  EXPECT_EQ(text(&C::finetuning_type, C::FinetuningType::Full, "finetuning_type"), "full");
-  EXPECT_EQ(text(&C::finetuning_type, C::FinetuningType::Lora, "finetuning_type"), "lora");
-  EXPECT_EQ(text(&C::fp8_weight_copies, C::WeightCopies::Auto, "fp8_weight_copies"), "auto");
-  EXPECT_EQ(text(&C::fp8_weight_copies, C::WeightCopies::Two, "fp8_weight_copies"), "two");
-  EXPECT_EQ(text(&C::fp8_weight_copies, C::WeightCopies::One, "fp8_weight_copies"), "one");
-  EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::Auto, "sharding_mode"), "auto");
-  EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::None, "sharding_mode"), "none");
-  EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::Zero1, "sharding_mode"), "zero1");
-  EXPECT_EQ(text(&C::sharding_mode, C::ShardingMode::Hsdp, "sharding_mode"), "hsdp");
-  EXPECT_EQ(text(&C::gradient_reduce_dtype, C::GradientReduceDtype::Fp32, "gradient_reduce_dtype"), "fp32");
-  EXPECT_EQ(text(&C::device, C::Device::Cuda, "device"), "cuda");
-  EXPECT_EQ(text(&C::progress, C::Progress::Quiet, "progress"), "quiet");
+  EXPECT_EQ(text(&C::data_order, DataOrder::Shuffled, "data_order"), "shuffled");
+  EXPECT_EQ(text(&C::data_order, DataOrder::Random, "data_order"), "random");
+  EXPECT_EQ(text(&C::data_order, DataOrder::Sequential, "data_order"), "sequential");
+  EXPECT_EQ(text(&C::lr_scheduler_type, ScheduleType::Linear, "lr_scheduler_type"), "linear");
+  EXPECT_EQ(text(&C::lr_scheduler_type, ScheduleType::Constant, "lr_scheduler_type"), "constant");
+  EXPECT_EQ(text(&C::lr_scheduler_type, ScheduleType::Wsd, "lr_scheduler_type"), "wsd");
+  EXPECT_EQ(text(&C::optimizer_state, OptimizerState::Bf16, "optimizer_state"), "bf16");
+  EXPECT_EQ(text(&C::penalty_type, PenaltyKind::ZLoss, "penalty_type"), "z_loss");
+  EXPECT_EQ(text(&C::penalty_type, PenaltyKind::Entropy, "penalty_type"), "entropy");
+  EXPECT_EQ(text(&C::penalty_type, PenaltyKind::LogitL2, "penalty_type"), "logit_l2");
+  EXPECT_EQ(text(&C::mixed_precision, Precision::Fp8, "mixed_precision"), "fp8");
+  EXPECT_EQ(text(&C::mixed_precision, Precision::Fp32, "mixed_precision"), "fp32");
+  EXPECT_EQ(text(&C::fp8_recipe, Fp8Recipe::Delayed, "fp8_recipe"), "delayed");
+  EXPECT_EQ(text(&C::fp8_recipe, Fp8Recipe::Block, "fp8_recipe"), "block");
+  EXPECT_EQ(text(&C::fp8_recipe, Fp8Recipe::Mxfp8, "fp8_recipe"), "mxfp8");
+  EXPECT_EQ(text(&C::fp8_format, Fp8Format::E4M3, "fp8_format"), "e4m3");
+  EXPECT_EQ(text(&C::fp8_format, Fp8Format::E5M2, "fp8_format"), "e5m2");
+  EXPECT_EQ(text(&C::fp8_amax_compute, Fp8AmaxCompute::MostRecent, "fp8_amax_compute"), "most_recent");
+  EXPECT_EQ(text(&C::fp8_block_scales, Fp8BlockScales::Exact, "fp8_block_scales"), "exact");
+  EXPECT_EQ(text(&C::gradient_checkpointing, CheckpointingKey::Act, "gradient_checkpointing"), "act");
+  EXPECT_EQ(text(&C::finetuning_type, FinetuningType::Full, "finetuning_type"), "full");
+  EXPECT_EQ(text(&C::finetuning_type, FinetuningType::Lora, "finetuning_type"), "lora");
+  EXPECT_EQ(text(&C::fp8_weight_copies, WeightCopiesKey::Auto, "fp8_weight_copies"), "auto");
+  EXPECT_EQ(text(&C::fp8_weight_copies, WeightCopiesKey::Two, "fp8_weight_copies"), "two");
+  EXPECT_EQ(text(&C::fp8_weight_copies, WeightCopiesKey::One, "fp8_weight_copies"), "one");
+  EXPECT_EQ(text(&C::sharding_mode, ShardingKey::Auto, "sharding_mode"), "auto");
+  EXPECT_EQ(text(&C::sharding_mode, ShardingKey::None, "sharding_mode"), "none");
+  EXPECT_EQ(text(&C::sharding_mode, ShardingKey::Zero1, "sharding_mode"), "zero1");
+  EXPECT_EQ(text(&C::sharding_mode, ShardingKey::Hsdp, "sharding_mode"), "hsdp");
+  EXPECT_EQ(text(&C::gradient_reduce_dtype, GradientReduceDtype::Fp32, "gradient_reduce_dtype"), "fp32");
+  EXPECT_EQ(text(&C::device, DeviceKey::Cuda, "device"), "cuda");
+  EXPECT_EQ(text(&C::progress, ConsoleMode::Quiet, "progress"), "quiet");
 }
 
 TEST(TrainConfig, TheTableHasNoNameTwiceAndEveryKeyIsExplained) {
@@ -221,7 +222,7 @@ TEST(TrainConfig, ADatasetWithoutAModelIsForGpt2) {
 }
 
 TEST(TrainConfig, APenaltyWeightAloneIsAZLoss) {
-  using Penalty = TrainConfig::Penalty;
+  using Penalty = PenaltyKind;
   EXPECT_EQ(from_yaml("penalty_weight: 0.01").penalty_type, Penalty::ZLoss);
   EXPECT_EQ(from_yaml("penalty_weight: 0").penalty_type, Penalty::None);
   EXPECT_EQ(from_yaml("penalty_weight: 0.01\npenalty_type: none").penalty_type, Penalty::None);

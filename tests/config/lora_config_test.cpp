@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/config.h"
+#include "config/notes.h"
 #include "support/process.h"
 
 namespace octet {
@@ -11,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using FinetuningType = TrainConfig::FinetuningType;
+using FinetuningType = FinetuningType;
 
 const char* const kData = "dataset: a.txt\n";
 
@@ -50,7 +51,7 @@ TEST(LoraConfig, DefaultsAreResolved) {
   EXPECT_THAT(lora.lora_target, ElementsAre("all"));
   EXPECT_FALSE(lora.use_rslora);
   EXPECT_EQ(lora.loraplus_lr_ratio, 1);
-  EXPECT_EQ(lora.fp8_weight_copies, TrainConfig::WeightCopies::Auto);
+  EXPECT_EQ(lora.fp8_weight_copies, WeightCopiesKey::Auto);
   EXPECT_EQ(lora.weight_decay, 0);
   EXPECT_EQ(load("use_lora: true\nweight_decay: 0.01").weight_decay, 0.01);
   EXPECT_THAT(to_yaml(lora), HasSubstr("\nlora_alpha: 32\n"));

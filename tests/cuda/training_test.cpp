@@ -221,7 +221,7 @@ TEST_F(CudaTraining, TooLargeARunIsRefusedWithWhatToChange) {
   config.model_preset = "llama-3.1-8b";
   config.per_device_train_batch_size = 512;
   config.max_seq_length = 4096;
-  config.gradient_checkpointing = TrainConfig::Checkpointing::None;
+  config.gradient_checkpointing = CheckpointingKey::None;
   const std::string said = error_of([&] { plan_bench(std::vector<BenchVariant>{{"delayed", config}}); });
   // What else is advised depends on how much memory is free.
   for (const char* part :
@@ -234,11 +234,11 @@ TEST_F(CudaTraining, BenchSaysThatItsStepsWereReplayed) {
   config.model_preset = "llama-tiny";
   config.max_seq_length = 128;
   config.deterministic = true;  // no products are timed first
-  for (const auto graphs : {TrainConfig::CudaGraphs::On, TrainConfig::CudaGraphs::Off}) {
+  for (const auto graphs : {CudaGraphs::On, CudaGraphs::Off}) {
     config.cuda_graphs = graphs;
     const std::vector<RunSpec> runs = plan_bench(std::vector<BenchVariant>{{"delayed", config}});
     const BenchResult result = bench(runs.front(), {.warmup = 2, .steps = 4});
-    const bool on = graphs == TrainConfig::CudaGraphs::On;
+    const bool on = graphs == CudaGraphs::On;
     EXPECT_EQ(result.cuda_graphs, on);
     // Forward, head and backward are recorded one by one. The first step calibrates, the second is the first of its
     // kind, the third is recorded and launched.

@@ -84,10 +84,11 @@ TEST(Products, AreJudged) {
 
 TEST(Products, OfARunInBf16AreTestedInBothPrecisions) {
   const std::shared_ptr<Device> device = make_cpu_device(1);
-  TrainConfig config =
+  DoctorRun run{.is_given = true};
+  run.resolved.keys =
       load_plan_config("", std::vector<KeySetting>{{.name = "model_preset", .values = {"llama-tiny"}},
                                                    {.name = "mixed_precision", .values = {"bf16"}}});
-  const DoctorRun run = plan_doctor_run(config, true, device);
+  plan_doctor_run(run, device);
   EXPECT_EQ(run.shapes.size(), 4u) << "qkv, out, up, down";
   EXPECT_THAT(check_products(*device, run, [] { return std::nullopt; }).results, has(Health::Ok, "mlp.up"));
 }
@@ -135,13 +136,9 @@ TEST(GpuState, WarnsOfWhatCostsSpeed) {
 
 TEST(Gpu, AMissingOneIsAFailureOnlyIfTheRunInsistsOnIt) {
   const CudaProbe probe{.reason = "no NVIDIA driver is installed"};
-  TrainConfig config;
-  EXPECT_THAT(check_gpu(probe, nullptr, "no driver", config), has(Health::Warning, "device"));
-  config.require_fp8 = true;
-  EXPECT_THAT(check_gpu(probe, nullptr, "no driver", config), has(Health::Failure, "device"));
-  config.require_fp8 = false;
-  config.device = TrainConfig::Device::Cuda;
-  EXPECT_THAT(check_gpu(probe, nullptr, "no driver", config), has(Health::Failure, "driver"));
+  EXPECT_THAT(check_gpu(probe, nullptr, "no driver", false), has(Health::Warning, "device"));
+  EXPECT_THAT(check_gpu(probe, nullptr, "no driver", true), has(Health::Failure, "device"));
+  EXPECT_THAT(check_gpu(probe, nullptr, "no driver", true), has(Health::Failure, "driver"));
 }
 
 TEST(Disk, IsMeasuredAndLeftClean) {

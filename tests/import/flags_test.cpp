@@ -133,7 +133,7 @@ TEST(RunFile, OwnFilesMayHaveKeysOfOtherPrograms) {
   const FileSettings file =
       read_run_file(test::source_path("/tests/import/files/octet_with_foreign_keys.yaml"), notes);
   const TrainConfig config = load_train_config(file, {});
-  EXPECT_EQ(config.mixed_precision, TrainConfig::Precision::Fp8);
+  EXPECT_EQ(config.mixed_precision, Precision::Fp8);
   EXPECT_FALSE(config.use_tensorboard);
   EXPECT_EQ(config.target_effective_batch_size, 16);
   EXPECT_EQ(config.num_train_epochs, 1);
@@ -203,13 +203,13 @@ TEST(RunFile, AKeyOfOctetInAFileOfAnotherProgramDecides) {
   for (const std::string& text :
        {"mixed_precision: fp8\nbf16: true\n" + lines, lines + "bf16: true\nmixed_precision: fp8\n"}) {
     const ReadFile read = read_text_as_file(text);
-    EXPECT_EQ(read.config.mixed_precision, TrainConfig::Precision::Fp8) << text;
+    EXPECT_EQ(read.config.mixed_precision, Precision::Fp8) << text;
     EXPECT_TRUE(read.config.is_lora()) << "LLaMA-Factory's default";
     EXPECT_THAT(read.notes.notes, testing::Contains(HasSubstr("is a configuration of LLaMA-Factory")))
         << text;
   }
   EXPECT_EQ(read_text_as_file(lines + "mixed_precision: fp32\nbf16: true\n").config.mixed_precision,
-            TrainConfig::Precision::Fp32);
+            Precision::Fp32);
 }
 
 TEST(RunFile, AFileOfOctetWithKeysOfLlamaFactoryStaysOctets) {

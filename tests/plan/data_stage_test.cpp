@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "config/config.h"
 #include "plan/data_loaders.h"
 #include "plan/data_prepare.h"
 #include "plan/dataset_items.h"
@@ -123,9 +124,9 @@ TEST(DataStage, HashesTellOtherFilesApart) {
 }
 
 TEST(DataStage, TheDemoKeepsItsRandomCrops) {
-  EXPECT_EQ(load_train_config("", {}).data_order, TrainConfig::DataOrder::Random);
+  EXPECT_EQ(load_train_config("", {}).data_order, DataOrder::Random);
   TrainConfig config;
-  EXPECT_EQ(config.data_order, TrainConfig::DataOrder::Shuffled);
+  EXPECT_EQ(config.data_order, DataOrder::Shuffled);
 }
 
 TEST(DataStage, AnotherEvaluationSetTakesNothingThatNamesFiles) {

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 
-#include "plan/memory_fit.h"
-#include "plan/model_stage.h"
-#include "plan/run_plan.h"
+#include "plan/resolve.h"
 #include "support/captured_log.h"
 #include "support/tiny_run.h"
 
@@ -31,7 +29,9 @@ RunPlan plan_lora(const std::string& preset, const Flags& flags, int64_t gib = 1
   const CapturedLog quiet;  // the base has random weights
   const ModelChoice choice = choose_model(config);
   const std::unique_ptr<Device> device = make_planned_gpu("a GPU", gib * kGib, 132);
-  return plan_run(config, choice.config, *device, {.adapters = choice.adapters});
+  PlanOptions options = plan_options(config);
+  options.adapters = choice.adapters;
+  return plan_run(config, choice.config, *device, options);
 }
 
 std::string shortage_text(const RunPlan& plan) {

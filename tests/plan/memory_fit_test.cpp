@@ -1,11 +1,10 @@
 // What fits the memory, and that advice which is given where something does not fit holds when it is followed.
 
-#include "plan/memory_fit.h"
+#include "plan/resolve.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/run_plan.h"
 #include "support/captured_log.h"
 
 namespace octet::test {
@@ -29,12 +28,13 @@ TrainConfig config_of(const Flags& flags) {
 }
 
 // A run as `octet plan --gpu h200` plans it.
-RunPlan plan_on_h200(const TrainConfig& config, const PlanOptions& options = {}) {
+RunPlan plan_on_h200(const TrainConfig& config, const PlanOptions& options) {
   const std::unique_ptr<Device> device = make_planned_gpu("H200", 139 * kGib, 132);
   return plan_run(config, model_preset(config.model_preset), *device, options);
 }
 RunPlan on_h200(const Flags& flags) {
-  return plan_on_h200(config_of(flags));
+  const TrainConfig config = config_of(flags);
+  return plan_on_h200(config, plan_options(config));
 }
 
 Flags with(Flags flags, const Flags& more) {
@@ -197,9 +197,10 @@ TEST(MemoryFit, ChunksOfTheHeadAndCopiesOfLayersAreWeighed) {
                          {"max_seq_length", "1024"}, {"device_memory_limit_gb", gib},
                          {"mixed_precision", "fp8"}, {"gradient_checkpointing", "none"},
                          {"optimizer_state", "fp8"}, {"master_weights", "compact"}};
-    PlanOptions options;
+    const TrainConfig config = config_of(flags);
+    PlanOptions options = plan_options(config);
     if (lora) options.adapters = plan_adapters(model_preset(preset), {.rank = 16});
-    const RunPlan plan = plan_on_h200(config_of(flags), options);
+    const RunPlan plan = plan_on_h200(config, options);
     EXPECT_EQ(shortage_text(plan), "") << preset << " " << gib;
     return fmt::format("{} chunks, {}", plan.shape.head_chunk_bytes > int64_t{1} << 30 ? "large" : "small",
                        plan.finetuning.one_copy_layers > 0 ? "one copy" : "two copies");
@@ -305,7 +306,10 @@ TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {
 
 // The weights' gradients have FP8 products for tokens in sixteens alone.
 TEST(MemoryFit, RowsKeepTheTokensInSixteens) {
-  const auto rows = [](const Flags& flags, int64_t most) { return dividing_batch(config_of(flags), most); };
+  const auto rows = [](const Flags& flags, int64_t most) {
+    const TrainConfig config = config_of(flags);
+    return dividing_batch(config, config.max_seq_length, most);
+  };
   EXPECT_EQ(rows({{"max_seq_length", "1000"}}, 29), 28);
   EXPECT_EQ(rows({{"max_seq_length", "1000"}, {"mixed_precision", "bf16"}}, 29), 29);
   EXPECT_EQ(rows({{"max_seq_length", "1024"}}, 29), 29);
@@ -341,7 +345,8 @@ TEST(MemoryFit, AutomaticBatchSizeSaysWhatOneSequenceNeedsAtTheLastLevel) {
 TEST(MemoryFit, SamplesCountWhereTheyAreMade) {
   const CapturedLog quiet;
   const TrainConfig demo = config_of({{"auto_batch_size", "true"}, {"device_memory_limit_gb", "0.3"}});
-  const RunPlan planned = plan_on_h200(demo), measured = plan_on_h200(demo, {.makes_samples = false});
+  const RunPlan planned = plan_on_h200(demo, plan_options(demo));
+  const RunPlan measured = plan_on_h200(demo, {.length = demo.max_seq_length});
   EXPECT_GT(planned.sampling_bytes, 0);
   EXPECT_EQ(measured.sampling_bytes, 0);
   EXPECT_LT(planned.shape.rows, measured.shape.rows);

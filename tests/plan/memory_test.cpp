@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "backend/cpu/cpu_device.h"
+#include "config/config.h"
 #include "plan/run_plan.h"
 #include "support/tiny_run.h"
 
@@ -105,10 +106,10 @@ TEST(Memory, AutoTakesTheFirstLevelThatFits) {
   TrainConfig config;
   config.max_seq_length = 256;
   config.mixed_precision = Precision::Bf16;
-  using Level = TrainConfig::Checkpointing;
+  using Level = CheckpointingKey;
   const std::unique_ptr<Device> device = make_cpu_device(1);
   const auto plan = [&](const TrainConfig& keys) {
-    return plan_run(keys, model_preset("llama-tiny"), *device, {.makes_samples = false});
+    return plan_run(keys, model_preset("llama-tiny"), *device, {.length = keys.max_seq_length});
   };
   const auto gib_needed = [&](Level level) {
     config.gradient_checkpointing = level;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "config/config.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
 #include "support/model_fixture.h"
@@ -25,6 +26,10 @@ struct ModelStage : testing::Test {
     for (auto& [name, value] : keys) flags.push_back({name, {value}});
     return load_train_config("", flags);
   }
+  static TrainConfig keys_with_model(TrainConfig keys, const ModelConfig& model) {
+    take_model(keys, model);
+    return keys;
+  }
   TemporaryFolder folder;
 };
 
@@ -32,15 +37,17 @@ struct ModelStage : testing::Test {
 TEST_F(ModelStage, AutoTakesTheChatTemplateOfTheModel) {
   const auto keys = [&](const std::string& jinja, TrainConfig given) {
     folder.write("tokenizer_config.json", nlohmann::json({{"chat_template", jinja}}).dump());
-    return keys_with_chat(std::move(given), ModelFolder{.folder = folder.path()});
+    take_chat(given, ModelFolder{.folder = folder.path()});
+    return given;
   };
   const std::string qwen3 = "<|im_start|>{{ m.reasoning_content }}</think><|im_end|>";
   EXPECT_EQ(keys(qwen3, config({})).chat_template, ChatTemplate::Qwen3);
   EXPECT_EQ(keys(qwen3, config({{"chat_template", "alpaca"}})).chat_template, ChatTemplate::Alpaca);
   EXPECT_EQ(keys(qwen3, config({{"tokenizer", "bytes"}})).chat_template, ChatTemplate::Auto);
   // A template belongs to its tokenizer, so the folder of a given tokenizer counts, with a model or without one.
-  const TrainConfig own = config({{"tokenizer", folder.path()}});
-  EXPECT_EQ(keys_with_chat(own, std::nullopt).chat_template, ChatTemplate::Qwen3);
+  TrainConfig own = config({{"tokenizer", folder.path()}});
+  take_chat(own, std::nullopt);
+  EXPECT_EQ(own.chat_template, ChatTemplate::Qwen3);
   const TemporaryFolder plain;
   EXPECT_EQ(keys(qwen3, config({{"tokenizer", plain.path()}})).chat_template, ChatTemplate::Auto);
   const TrainConfig chatml = keys("<|im_start|>{{ m.content }}<|im_end|>", config({}));
@@ -136,9 +143,10 @@ TEST_F(ModelStage, AResumedRunKeepsItsSizes) {
 TEST_F(ModelStage, TheLengthMustFitTheModel) {
   for (const char* preset : {"gpt2-tiny", "llama-tiny"}) {
     TrainConfig keys = config({{"model_preset", preset}, {"max_seq_length", "100000"}});
-    EXPECT_THROW(choose_model(keys), ConfigError);
+    EXPECT_THROW(check_length(choose_model(keys), keys.max_seq_length), ConfigError);
     keys =
         config({{"model_preset", preset}, {"max_seq_length", "2048"}, {"max_position_embeddings", "2048"}});
+    check_length(choose_model(keys), keys.max_seq_length);
     EXPECT_EQ(choose_model(keys).config.max_positions, 2048);
   }
 }

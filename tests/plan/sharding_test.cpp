@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/overview.h"
-#include "plan/run_plan.h"
+#include "plan/resolve.h"
 #include "plan/sharding_choice.h"
 #include "support/captured_log.h"
 #include "support/error_of.h"
@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Flags = std::vector<std::pair<std::string, std::string>>;
-using Key = TrainConfig::ShardingMode;
+using Key = ShardingKey;
 
 constexpr int64_t kGib = int64_t{1} << 30;
 
@@ -33,8 +33,9 @@ RunPlan plan_on_80gb(const Flags& flags, int ranks, int local_ranks = 0) {
   const TrainConfig config = config_of(flags);
   const std::unique_ptr<Device> device = make_planned_gpu("80 GB", 79 * kGib, 132);
   const RankPlace place{.ranks = ranks, .local_ranks = local_ranks == 0 ? ranks : local_ranks};
-  return plan_run(config, model_preset(config.model_preset), *device,
-                  {.sharding = sharding_of(config, place)});
+  PlanOptions options = plan_options(config);
+  options.sharding = sharding_of(config, place);
+  return plan_run(config, model_preset(config.model_preset), *device, options);
 }
 
 TEST(ShardingOf, ResolvesTheModeAndItsGroups) {
@@ -57,7 +58,7 @@ TEST(ShardingOf, ResolvesTheModeAndItsGroups) {
   EXPECT_EQ(hsdp.groups(), 2);
   EXPECT_EQ(hsdp.wire, DType::BF16);
   TrainConfig config;
-  config.gradient_reduce_dtype = TrainConfig::GradientReduceDtype::Fp32;
+  config.gradient_reduce_dtype = GradientReduceDtype::Fp32;
   EXPECT_EQ(sharding_of(config, {}).wire, DType::F32);
 }
 

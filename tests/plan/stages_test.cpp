@@ -50,8 +50,10 @@ struct Stages : testing::Test {
     RandomModel(two_layers("llama-tiny"), DType::F32).write_folder(path);
     return path;
   }
-  RunPlan plan(const Flags& flags, const PlanOptions& options = {}) {
+  RunPlan plan(const Flags& flags, std::optional<int64_t> sequences = std::nullopt) {
     const TrainConfig keys = keys_of(flags);
+    PlanOptions options = plan_options(keys);
+    options.sequences = sequences;
     return plan_run(keys, choose_model(keys).config, *device, options);
   }
   static ResolvedRun resolve_to_train(const Flags& flags) {
@@ -180,15 +182,15 @@ TEST_F(Stages, TheBatchIsTheGivenOneOrWhatFits) {
                 .bytes(),
             largest.limit.bytes);
   // An epoch keeps 50 steps, if there is enough data.
-  EXPECT_EQ(plan(automatic, {.sequences = 5}).shape.rows, 1);
-  EXPECT_EQ(plan(automatic, {.sequences = 500}).shape.rows, 10);
-  EXPECT_EQ(plan(automatic, {.sequences = 100'000}).shape.rows, largest.shape.rows);
+  EXPECT_EQ(plan(automatic, 5).shape.rows, 1);
+  EXPECT_EQ(plan(automatic, 500).shape.rows, 10);
+  EXPECT_EQ(plan(automatic, 100'000).shape.rows, largest.shape.rows);
   // The accumulation follows from the target. More rows than the data has sequences would only repeat them.
-  const RunPlan target = plan(with(automatic, {{"target_effective_batch_size", "24"}}), {.sequences = 9});
+  const RunPlan target = plan(with(automatic, {{"target_effective_batch_size", "24"}}), 9);
   EXPECT_EQ(target.shape.rows, 8);
   EXPECT_EQ(target.accumulation, 3);
   EXPECT_EQ(target.sequences_per_step(), 24);
-  const RunPlan given = plan({{"dataset", "x"}, {"per_device_train_batch_size", "3"}}, {.sequences = 2});
+  const RunPlan given = plan({{"dataset", "x"}, {"per_device_train_batch_size", "3"}}, 2);
   EXPECT_EQ(given.shape.rows, 3) << "what is given is not changed";
 }
 
@@ -278,13 +280,13 @@ TEST_F(Stages, TheResolvedConfigurationHasWhatTheStagesFound) {
   EXPECT_EQ(stages.config.tokenizer, path);
   EXPECT_EQ(stages.config.per_device_train_batch_size, stages.plan.shape.rows);
   EXPECT_EQ(stages.config.gradient_accumulation_steps * stages.config.per_device_train_batch_size, 32);
-  EXPECT_EQ(stages.config.gradient_checkpointing, TrainConfig::Checkpointing::None);
+  EXPECT_EQ(stages.config.gradient_checkpointing, CheckpointingKey::None);
   EXPECT_EQ(stages.config.max_steps, stages.schedule().max_steps);
   EXPECT_EQ(stages.config.max_steps, (3 * stages.data.sequences + 31) / 32);
   // The keys are as they were given.
   EXPECT_EQ(stages.keys.tokenizer, "bytes");
   EXPECT_EQ(stages.keys.per_device_train_batch_size, TrainConfig{}.per_device_train_batch_size);
-  EXPECT_EQ(stages.keys.gradient_checkpointing, TrainConfig::Checkpointing::Auto);
+  EXPECT_EQ(stages.keys.gradient_checkpointing, CheckpointingKey::Auto);
   EXPECT_EQ(stages.keys.max_steps, 0);
 }
 

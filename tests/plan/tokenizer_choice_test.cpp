@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "config/config.h"
 #include "data/tiny_tokenizer.h"
 #include "plan/data_stage.h"
 #include "support/captured_log.h"

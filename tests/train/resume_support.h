@@ -13,6 +13,7 @@
 #include "config/config.h"
 #include "hf/hf_folder.h"
 #include "model/transformer.h"
+#include "plan/resume_config.h"
 #include "support/process.h"
 
 namespace octet::test {

@@ -11,6 +11,7 @@
 
 #include "base/exit_codes.h"
 #include "checkpoint/run_history.h"
+#include "plan/resume_config.h"
 #include "report/metrics.h"
 #include "report/run_parent.h"
 #include "resume_support.h"
