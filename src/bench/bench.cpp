@@ -121,10 +121,12 @@ std::unique_ptr<Ranks> make_ranks(const RankSpec& spec) {
                              : make_pretended_ranks(spec.pretended, spec.pretended, spec.pretended_gb);
 }
 
-// On `device`, which the first call makes. The plan does not keep it, but the choice of `device: auto`.
+// On `device`, which the first call makes, also if the variant cannot be planned. The plan does not keep it, but the choice of
+// `device: auto`.
 RunSpec plan_variant(const BenchVariant& variant, std::shared_ptr<Device>& device) {
+  if (!device) device = make_device(device_spec(variant.config, variant.config.deterministic));
   RunSpec run = resolve(variant.config, Wanted::by_bench(device));
-  device = std::move(run.device);
+  run.device.reset();
   run.wanted_device.key = device->capabilities().separate_memory ? DeviceKey::Cuda : DeviceKey::Cpu;
   return run;
 }
