@@ -13,7 +13,7 @@ namespace octet {
 
 // What doctor looks at, area by area. None of these throws for what it finds.
 
-// What a run would be, planned without its data. Of one that cannot be planned there are only its keys; `problem` says why.
+// What a run would be, planned without its data. One that cannot be planned may still have a model; `problem` says why.
 struct DoctorRun {
   bool is_given = false;  // false: nobody named a configuration or keys
   ResolvedRun resolved;

@@ -60,7 +60,7 @@ std::string exceptions_text(const Transformer& transformer) {
 
 void plan_doctor_run(DoctorRun& run, const std::shared_ptr<Device>& device) {
   try {
-    run.resolved = resolve(run.resolved.keys, Wanted::by_doctor(device));
+    resolve_stages(run.resolved, Wanted::by_doctor(device));
     run.is_planned = true;
     const RunPlan& plan = run.resolved.plan;
     const Transformer transformer(run.resolved.model.config, plan.shape, plan.numerics, *device,

@@ -263,10 +263,9 @@ FilesSpec files_spec(const TrainConfig& config, bool fp8) {
           }};
 }
 
-ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
+void resolve_stages(ResolvedRun& run, Wanted wanted) {
   using Plan = Wanted::Plan;
-  ResolvedRun run;
-  run.keys = given;
+  const TrainConfig given = run.keys;
   const TrainConfig& keys = run.keys;
   const RankPlace place = wanted.place.ranks > 1 ? wanted.place : place_alone(given);
   const bool plans_later = wanted.plan == Plan::ForBatchSize && !known_sequences_per_step(given, place);
@@ -317,6 +316,12 @@ ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
   run.config = plans && opens_data ? resolved_config(keys, run.data, run.plan, run.schedule()) : keys;
   if (plans && sampling_rows(sample_needs(run.config), run.plan.finetuning.sharding) == 0) run.plan.sampling_bytes = 0;
   add_settings(run, place);
+}
+
+ResolvedRun resolve(const TrainConfig& given, Wanted wanted) {
+  ResolvedRun run;
+  run.keys = given;
+  resolve_stages(run, std::move(wanted));
   return run;
 }
 

@@ -60,6 +60,8 @@ struct ResolvedRun : RunSpec {
 // The stages that are wanted, in their order. ConfigError or Error if something does not fit together. No large memory is
 // taken, and nothing is written but a dataset that has to be prepared, into the cache.
 ResolvedRun resolve(const TrainConfig& given, Wanted wanted);
+// The same for a run that has its keys. If a stage fails, the run keeps what the stages before it have found.
+void resolve_stages(ResolvedRun& run, Wanted wanted);
 
 // The schedule that the run of a checkpoint had, if it made so many sequences per step. Nothing if its settings cannot be
 // read.

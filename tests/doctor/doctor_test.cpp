@@ -93,6 +93,19 @@ TEST(Products, OfARunInBf16AreTestedInBothPrecisions) {
   EXPECT_THAT(check_products(*device, run, [] { return std::nullopt; }).results, has(Health::Ok, "mlp.up"));
 }
 
+TEST(DoctorRun, KeepsItsModelIfItCannotBePlanned) {
+  const std::shared_ptr<Device> device = make_cpu_device(1);
+  DoctorRun run{.is_given = true};
+  run.resolved.keys =
+      load_plan_config("", std::vector<KeySetting>{{.name = "model_preset", .values = {"llama-tiny"}},
+                                                   {.name = "require_fp8", .values = {"true"}}});
+  plan_doctor_run(run, device);
+  EXPECT_FALSE(run.is_planned);
+  EXPECT_THAT(run.problem, HasSubstr("only emulates FP8"));
+  ASSERT_TRUE(run.has_model());
+  EXPECT_EQ(run.resolved.model.config.name, "llama-tiny");
+}
+
 TEST(Products, ThatCannotBeTestedAreMentioned) {
   const std::unique_ptr<Device> device = make_cpu_device(1);
   DoctorRun run;
