@@ -135,8 +135,8 @@ class _Run:
                 self._watch()
             except BaseException:
                 self._on_step = None
-                self._stop()
-                try:
+                try:  # the second Ctrl-C may come at once
+                    self._stop()
                     self._watch()
                 except BaseException:
                     with contextlib.suppress(ProcessLookupError):
