@@ -141,6 +141,7 @@ class _Run:
                 except BaseException:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(self._process.pid, signal.SIGKILL)
+                    self._process.wait()
                     raise
                 raise
         code = self._process.returncode
