@@ -128,9 +128,9 @@ void warn_of_wide_sums(const Transformer& transformer, const Device& device) {
   }
   if (terms > kMostTermsCompared) {
     log_warning(
-        "fp8_fast_accum may cost accuracy: gradients of inputs have fast sums of up to {} terms. The loss was compared with "
-        "BF16 only for sums of up to {} terms. fp8_fast_accum forward keeps these sums exact",
-        terms, kMostTermsCompared);
+        "fp8_fast_accum may cost accuracy: fast sums in gradients of inputs were compared with BF16 only for layers with up to {} "
+        "outputs; this model has layers with {}. fp8_fast_accum forward keeps these sums exact",
+        kMostTermsCompared, terms);
   }
 }
 
