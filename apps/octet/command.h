@@ -50,6 +50,9 @@ Command completion_command();
 Command man_command();
 Command help_command();
 
+// Prints the candidates for the last of these words of a call, for the scripts of 'octet completion'.
+int print_candidates(std::span<const std::string> arguments);
+
 // The command 'octet checkpoints DIRECTORY'. Returns the exit code.
 int list_checkpoints(const std::string& directory);
 

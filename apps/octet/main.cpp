@@ -37,6 +37,7 @@ int run_program_flags(std::span<const std::string> arguments) {
 // Everything after the name of a command belongs to it: a dataset called "train" is not read as another command.
 int run_program(std::span<const std::string> arguments) {
   if (arguments.empty()) return find_command("help").run({});
+  if (arguments.front() == "__complete") return print_candidates(arguments.subspan(1));
   if (arguments.front().starts_with("-")) return run_program_flags(arguments);
   return find_command(arguments.front()).run(arguments.subspan(1));
 }

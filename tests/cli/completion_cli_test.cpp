@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 
@@ -35,7 +36,10 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 struct CompletionCli : testing::Test {
+  // The scripts ask the program that is on the PATH.
   CompletionCli() {
+    const std::string folders = fs::path(octet_program()).parent_path().string() + ":" + std::getenv("PATH");
+    setenv("PATH", folders.c_str(), 1);
     folder.write("run.yaml", "");
     folder.write("notes.txt", "");
     fs::create_directories(folder.path() + "/runs/first");
@@ -122,6 +126,7 @@ TEST_F(CompletionCli, FishKnowsCommandsKeysChoicesAndFiles) {
   EXPECT_THAT(fish("octet tra"), ElementsAre("train"));
   EXPECT_THAT(fish("octet train --max_st"), Contains("--max_steps"));
   EXPECT_THAT(fish("octet train --device "), UnorderedElementsAre("auto", "cpu", "cuda"));
+  EXPECT_THAT(fish("octet train --dataset=n"), ElementsAre("--dataset=notes.txt"));
   EXPECT_THAT(fish("octet plan --fp8_recipe=d"), ElementsAre("--fp8_recipe=delayed"));
   EXPECT_THAT(fish("octet train r"), AllOf(Contains("run.yaml"), Contains("runs/")));
   EXPECT_THAT(fish("octet plot --max_st"), Not(Contains("--max_steps")));
@@ -134,6 +139,7 @@ TEST_F(CompletionCli, ZshKnowsCommandsKeysChoicesAndFiles) {
               AllOf(HasSubstr("tensorboard"), HasSubstr("Send runs to Weights & Biases")));
   EXPECT_THAT(zsh("octet train --device ", "cuda"),
               AllOf(HasSubstr("auto"), HasSubstr("cpu"), HasSubstr("cuda")));
+  EXPECT_THAT(zsh("octet train --device=c", "cuda"), HasSubstr("cpu"));
   EXPECT_THAT(zsh("octet train --fp8_amax_", "history_len"),
               AllOf(HasSubstr("--fp8_amax_compute"), HasSubstr("--fp8_amax_history_len")));
   EXPECT_THAT(zsh("octet train r", "runs"), AllOf(HasSubstr("run.yaml"), HasSubstr("runs")));
