@@ -1,26 +1,22 @@
 #include "import/tree.h"
 
 #include <fmt/format.h>
-#include <yaml-cpp/eventhandler.h>
-#include <yaml-cpp/exceptions.h>
-#include <yaml-cpp/parser.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "base/config_text.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "base/yaml.h"
 
 namespace octet {
 namespace {
 
 constexpr int kMaxDepth = 32;
-constexpr int64_t kMaxValues = 50'000;  // aliases of aliases grow without end
 constexpr int kMaxInterpolations = 16;
 
 std::string lower(std::string text) {
@@ -33,187 +29,70 @@ bool is_null_word(const std::string& text) {
   return text.empty() || text == "~" || text == "None" || lower(text) == "null";
 }
 
-struct NamedNode;
-struct Node {
-  enum class Kind { Null, Scalar, List, Map };
-  Kind kind = Kind::Null;
-  std::string text;
-  bool is_quoted = false;
-  int line = 0;
-  std::vector<NamedNode> children;  // List: the names are empty
-};
-struct NamedNode {
-  std::string name;
-  Node node;
-};
-
-// Builds the tree from the parser's events, so that a hostile file is refused before it is built in memory.
-class TreeHandler : public YAML::EventHandler {
- public:
-  explicit TreeHandler(std::string file_name) : file_name_(std::move(file_name)) {}
-
-  Node take() { return std::move(root_); }
-
-  void OnDocumentStart(const YAML::Mark& mark) override {
-    if (documents_++ > 0) fail_config("{} starts a second YAML document; expected one", place(mark.line + 1));
+// Of a key that is given twice, one value would be lost.
+void check_names(const YamlNode& node, const std::string& file_name) {
+  std::map<std::string_view, int> lines;
+  for (const auto& [name, child] : node.children) {
+    check_names(child, file_name);
+    if (node.kind != YamlNode::Kind::Map || name == "<<") continue;
+    const auto [first, is_new] = lines.emplace(name, child.line);
+    if (!is_new)
+      fail_config("{} in {}:{} is given twice, first in line {}", printable(name), file_name, child.line,
+                  first->second);
   }
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    Node node;
-    node.line = mark.line + 1;
-    add(std::move(node), anchor);
-  }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    const auto found = anchors_.find(anchor);
-    if (found == anchors_.end())
-      fail_config("{} refers to an anchor that holds itself", place(mark.line + 1));
-    Node node = found->second;
-    node.line = mark.line + 1;
-    count(node);
-    add(std::move(node), 0);
-  }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                const std::string& value) override {
-    Node node;
-    node.kind = Node::Kind::Scalar;
-    node.text = value;
-    node.is_quoted = tag == "!";
-    node.line = mark.line + 1;
-    if (!node.is_quoted && is_null_word(value)) node.kind = Node::Kind::Null;
-    add(std::move(node), anchor);
-  }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
-                       YAML::EmitterStyle::value) override {
-    open(Node::Kind::List, mark, anchor);
-  }
-  void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
-                  YAML::EmitterStyle::value) override {
-    open(Node::Kind::Map, mark, anchor);
-  }
-  void OnMapEnd() override { close(); }
-
- private:
-  struct Open {
-    Node node;
-    YAML::anchor_t anchor;
-    bool has_key = false;
-    std::string key = {};
-    int key_line = 0;
-  };
-
-  std::string place(int line) const { return fmt::format("{}:{}", file_name_, line); }
-
-  void count(const Node& node) {
-    if (++values_ > kMaxValues) fail_config("{} has more than {} values", file_name_, kMaxValues);
-    for (const auto& [name, child] : node.children) count(child);
-  }
-
-  void open(Node::Kind kind, const YAML::Mark& mark, YAML::anchor_t anchor) {
-    if (!open_.empty() && open_.back().node.kind == Node::Kind::Map && !open_.back().has_key)
-      fail_config("{} has a key that is not a word", place(mark.line + 1));
-    if (open_.size() >= kMaxDepth)
-      fail_config("{} is nested deeper than {} levels", place(mark.line + 1), kMaxDepth);
-    Open next{.node = {}, .anchor = anchor};
-    next.node.kind = kind;
-    next.node.line = mark.line + 1;
-    open_.push_back(std::move(next));
-  }
-
-  void close() {
-    Open last = std::move(open_.back());
-    open_.pop_back();
-    add(std::move(last.node), last.anchor);
-  }
-
-  void add(Node node, YAML::anchor_t anchor) {
-    if (++values_ > kMaxValues) fail_config("{} has more than {} values", file_name_, kMaxValues);
-    if (anchor != 0) anchors_[anchor] = node;
-    if (open_.empty()) {
-      root_ = std::move(node);
-      return;
-    }
-    Open& parent = open_.back();
-    if (parent.node.kind == Node::Kind::List) {
-      parent.node.children.push_back({"", std::move(node)});
-      return;
-    }
-    if (!parent.has_key) {
-      if (node.kind == Node::Kind::Null) fail_config("{} has an empty key", place(node.line));
-      if (node.kind != Node::Kind::Scalar) fail_config("{} has a key that is not a word", place(node.line));
-      parent.has_key = true;
-      parent.key = node.text;
-      parent.key_line = node.line;
-      return;
-    }
-    parent.has_key = false;
-    node.line = parent.key_line;  // the line of the key, also if the value stands below it
-    auto& children = parent.node.children;
-    const auto same = std::ranges::find(children, parent.key, &NamedNode::name);
-    if (same != children.end() && parent.key != "<<") {
-      fail_config("{} in {} is given twice, first in line {}", printable(parent.key), place(node.line),
-                  same->node.line);
-    }
-    children.push_back({parent.key, std::move(node)});
-  }
-
-  std::string file_name_;
-  Node root_;
-  std::vector<Open> open_;
-  std::map<YAML::anchor_t, Node> anchors_;
-  int64_t values_ = 0;
-  int documents_ = 0;
-};
+}
 
 // "<<": what the map itself has wins, then the first of several merged maps.
-void merge_into(Node& target, const Node& source, const std::string& file_name) {
-  if (source.kind == Node::Kind::List) {
+void merge_into(YamlNode& target, const YamlNode& source, const std::string& file_name) {
+  if (source.kind == YamlNode::Kind::List) {
     for (const auto& [name, item] : source.children) merge_into(target, item, file_name);
     return;
   }
-  if (source.kind != Node::Kind::Map)
+  if (source.kind != YamlNode::Kind::Map)
     fail_config("{}:{} merges ('<<') something that is not a map", file_name, source.line);
   for (const auto& [name, child] : source.children) {
-    const auto same = std::ranges::find(target.children, name, &NamedNode::name);
+    const auto same = std::ranges::find(target.children, name, &NamedYaml::name);
     if (same == target.children.end()) target.children.push_back({name, child});
   }
 }
 
-void expand_merges(Node& node, const std::string& file_name) {
+void expand_merges(YamlNode& node, const std::string& file_name) {
   for (auto& [name, child] : node.children) expand_merges(child, file_name);
-  if (node.kind != Node::Kind::Map) return;
-  std::vector<Node> merged;
+  if (node.kind != YamlNode::Kind::Map) return;
+  std::vector<YamlNode> merged;
   std::erase_if(node.children, [&](auto& child) {
     if (child.name != "<<") return false;
     merged.push_back(std::move(child.node));
     return true;
   });
-  for (const Node& source : merged) merge_into(node, source, file_name);
+  for (const YamlNode& source : merged) merge_into(node, source, file_name);
 }
 
-void flatten(const Node& node, const std::string& name, SettingsTree& tree) {
+void flatten(const YamlNode& node, const std::string& name, SettingsTree& tree) {
   TreeLeaf leaf{.name = name, .place = fmt::format("{}:{}", tree.file, node.line)};
+  const bool is_scalar = node.kind == YamlNode::Kind::Scalar;
   const bool has_containers = std::ranges::any_of(node.children, [](const auto& child) {
-    return child.node.kind == Node::Kind::Map || child.node.kind == Node::Kind::List;
+    return child.node.kind == YamlNode::Kind::Map || child.node.kind == YamlNode::Kind::List;
   });
-  if (node.kind == Node::Kind::Null) {
+  if (node.kind == YamlNode::Kind::Null || (is_scalar && !node.is_quoted && is_null_word(node.text))) {
     leaf.kind = TreeLeaf::Kind::Null;
-  } else if (node.kind == Node::Kind::Scalar) {
+  } else if (is_scalar) {
     leaf.text = node.text;
     leaf.is_quoted = node.is_quoted;
     // 500_000 is a number for the YAML readers of these programs.
     if (!leaf.is_quoted && !leaf.text.empty() &&
         leaf.text.find_first_not_of("0123456789_") == leaf.text.npos && leaf.text.front() != '_')
       std::erase(leaf.text, '_');
-  } else if (node.kind == Node::Kind::List && !has_containers) {
+  } else if (node.kind == YamlNode::Kind::List && !has_containers) {
     leaf.kind = TreeLeaf::Kind::List;
-    for (const auto& [unused, item] : node.children) leaf.items.push_back(item.text);
+    for (const auto& [unused, item] : node.children)
+      leaf.items.push_back(item.kind == YamlNode::Kind::Null ? "" : item.text);
   } else if (node.children.empty()) {
     leaf.kind = TreeLeaf::Kind::EmptyMap;
   } else {
     for (size_t i = 0; i < node.children.size(); ++i) {
       const auto& [child_name, child] = node.children[i];
-      const std::string last = node.kind == Node::Kind::List ? std::to_string(i) : child_name;
+      const std::string last = node.kind == YamlNode::Kind::List ? std::to_string(i) : child_name;
       flatten(child, name.empty() ? last : name + "." + last, tree);
     }
     return;
@@ -406,25 +285,11 @@ int64_t whole_number(double number) {
 SettingsTree parse_tree(const std::string& text, const std::string& file_name) {
   if (!is_clean_utf8(text)) fail_config("{} is not UTF-8 text; expected YAML or JSON", file_name);
   const bool json = starts_as_json(text);
-  // An end-of-document line of our own: without it yaml-cpp accepts a quote that is never closed.
-  std::string ended = json ? yaml_of_json(text) : text;
-  ended += ended.empty() || ended.ends_with('\n') ? "...\n" : "\n...\n";
-  const auto line_count = std::count(ended.begin(), ended.end(), '\n') - 1;
-  TreeHandler handler(file_name);
-  const std::string_view kind = json ? "JSON" : "YAML";
-  try {
-    std::istringstream stream(ended);
-    YAML::Parser parser(stream);
-    while (parser.HandleNextDocument(handler)) {
-    }
-  } catch (const YAML::Exception& e) {
-    if (e.mark.line >= line_count)
-      fail_config("{}: not valid {}: a quote or bracket is not closed", file_name, kind);
-    fail_config("{}:{}: not valid {}: {}", file_name, e.mark.line + 1, kind, printable(e.msg));
-  }
-  Node root = handler.take();
-  if (root.kind != Node::Kind::Map && root.kind != Node::Kind::Null)
+  YamlNode root = parse_yaml(json ? yaml_of_json(text) : text, file_name,
+                             {.max_depth = kMaxDepth, .has_anchors = true, .format = json ? "JSON" : "YAML"});
+  if (root.kind != YamlNode::Kind::Map && root.kind != YamlNode::Kind::Null)
     fail_config("{}:{} does not hold a map; expected 'key: value' lines", file_name, root.line);
+  check_names(root, file_name);
   expand_merges(root, file_name);
   SettingsTree tree{.file = file_name, .leaves = {}};
   for (const auto& [name, child] : root.children) flatten(child, name, tree);

@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Cli, BadFiles, testing::ValuesIn(kBadFiles),
                          [](const auto& test_case) { return std::string(test_case.param.name); });
 
 TEST(ConfigCli, DeepNestingIsRefused) {
-  const ProcessResult result = train_with("a: " + std::string(100000, '['));
+  const ProcessResult result = train_with("a: " + std::string(100000, '[') + std::string(100000, ']'));
   expect_usage_error(result, "error: run.yaml:1 is nested deeper than 16 levels\n");
 }
 
