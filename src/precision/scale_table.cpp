@@ -8,8 +8,6 @@
 namespace octet {
 namespace {
 
-// The first version has no margin.
-constexpr char kFirstMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '1'};
 constexpr char kStateMagic[8] = {'O', 'C', 'T', 'F', 'P', '8', '0', '2'};
 
 void append(std::vector<std::byte>& out, const void* data, size_t size) {
@@ -166,12 +164,11 @@ void ScaleTable::restore(Device& device, const std::vector<std::byte>& state) {
   StateReader reader(state);
   char magic[sizeof kStateMagic];
   reader.read(magic, sizeof magic);
-  const bool is_first = std::memcmp(magic, kFirstMagic, sizeof magic) == 0;
-  require(is_first || std::memcmp(magic, kStateMagic, sizeof magic) == 0,
-          "[fp8 state] does not begin with '{}'", std::string_view(kStateMagic, sizeof kStateMagic));
+  require(std::memcmp(magic, kStateMagic, sizeof magic) == 0, "[fp8 state] does not begin with '{}'",
+          std::string_view(kStateMagic, sizeof kStateMagic));
   const int64_t recipe = reader.read_int(), format = reader.read_int();
   const int64_t tensors = reader.read_int(), length = reader.read_int(), calibrating = reader.read_int();
-  const int64_t margin = is_first ? config_.margin : reader.read_int();
+  const int64_t margin = reader.read_int();
   require(recipe == static_cast<int64_t>(config_.recipe), "[fp8 state] has fp8_recipe {}, this run has {}",
           name_of(static_cast<Fp8Recipe>(recipe)), name_of(config_.recipe));
   // A scale made for one format saturates or wastes the other until the next update.
