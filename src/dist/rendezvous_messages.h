@@ -7,11 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
+#include "dist/message_archive.h"
 
 namespace octet {
 
-// Messages on the TCP connections between rank 0 and the other ranks. A frame is a header of 12 bytes and a body:
+// Messages on the TCP connections between rank 0 and the other ranks. The fields of each are written and read in the order
+// of its fields(). A frame is a header of 12 bytes and a body:
 //   "OCTR" | version (1 byte) | type (1) | 0 (2) | bytes of the body (4)
 // Numbers are little-endian. Texts and lists begin with their length in 4 bytes.
 enum class MessageType : uint8_t {
@@ -33,6 +34,8 @@ constexpr size_t kMessageHeaderBytes = 12;
 constexpr uint8_t kMessageVersion = 1;
 constexpr size_t kMostHandshakeBytes = size_t{64} << 10;  // bodies of all types but those of gathers
 constexpr size_t kMostGatherBytes = size_t{64} << 20;     // a body with texts of a gather
+constexpr size_t kMostName = 1024, kMostConfig = 32768, kMostReason = 16384, kMostMembers = 16384,
+                 kMostLanes = 64;  // of the texts and lists of a message
 constexpr size_t kNonceBytes = 32, kProofBytes = 32;
 
 using Nonce = std::array<char, kNonceBytes>;
@@ -41,6 +44,7 @@ using Proof = std::array<char, kProofBytes>;
 struct ChallengeMessage {
   static constexpr MessageType kType = MessageType::Challenge;
   Nonce nonce{};
+  void fields(auto& archive) { archive.fixed(nonce); }
 };
 
 struct HelloMessage {
@@ -50,11 +54,24 @@ struct HelloMessage {
   int32_t rank = 0, ranks = 0, local_ranks = 0;
   std::string host, gpu, config, version;
   Proof proof{};  // of this message with an empty proof
+  void fields(auto& archive) {
+    archive.fixed(job);
+    archive.fixed(nonce);
+    archive.integer(rank);
+    archive.integer(ranks);
+    archive.integer(local_ranks);
+    archive.text(host, kMostName);
+    archive.text(gpu, kMostName);
+    archive.text(config, kMostConfig);
+    archive.text(version, kMostName);
+    archive.fixed(proof);
+  }
 };
 
 struct AcceptedMessage {
   static constexpr MessageType kType = MessageType::Accepted;
   Proof proof{};
+  void fields(auto& archive) { archive.fixed(proof); }
 };
 
 enum class Refusal : uint8_t { OtherJob = 1, OtherSecret, Conflict };
@@ -62,11 +79,16 @@ struct RefusedMessage {
   static constexpr MessageType kType = MessageType::Refused;
   Refusal refusal = Refusal::Conflict;
   std::string reason;
+  void fields(auto& archive) {
+    archive.choice(refusal, Refusal::OtherJob, Refusal::Conflict);
+    archive.text(reason, kMostReason);
+  }
 };
 
 struct StartMessage {
   static constexpr MessageType kType = MessageType::Start;
   std::string address;  // of this rank's node, if rank 0 knows it better than the rank itself
+  void fields(auto& archive) { archive.text(address, kMostName); }
 };
 
 struct LaneState {
@@ -79,6 +101,16 @@ struct HeartbeatMessage {
   int64_t step = -1;  // -1: none has begun
   std::string phase;
   std::vector<LaneState> lanes;
+  void fields(auto& archive) {
+    archive.integer(step);
+    archive.text(phase, kMostName);
+    archive.list(lanes, kMostLanes, [&](LaneState& lane) {
+      archive.integer(lane.queued);
+      archive.integer(lane.finished);
+      archive.text(lane.last_queued, kMostName);
+      archive.text(lane.last_finished, kMostName);
+    });
+  }
 };
 
 struct GatherMessage {
@@ -88,16 +120,31 @@ struct GatherMessage {
   std::string tag;
   std::vector<int32_t> members;
   std::string text;
+  void fields(auto& archive) {
+    archive.integer(call);
+    archive.integer(limit_ms);
+    archive.text(tag, kMostName);
+    archive.list(members, kMostMembers, [&](int32_t& member) { archive.integer(member); });
+    archive.text(text, kMostGatherBytes);
+  }
 };
 struct GatheredMessage {
   static constexpr MessageType kType = MessageType::Gathered;
   uint64_t call = 0;
   std::vector<std::string> texts;
+  void fields(auto& archive) {
+    archive.integer(call);
+    archive.list(texts, kMostMembers, [&](std::string& text) { archive.text(text, kMostGatherBytes); });
+  }
 };
 struct GatherFailedMessage {
   static constexpr MessageType kType = MessageType::GatherFailed;
   uint64_t call = 0;
   std::string reason;
+  void fields(auto& archive) {
+    archive.integer(call);
+    archive.text(reason, kMostReason);
+  }
 };
 
 struct FaultMessage {
@@ -105,30 +152,53 @@ struct FaultMessage {
   int32_t rank = 0;  // the one that failed, or that noticed it
   int32_t code = 1;  // exit code of all
   std::string reason;
+  void fields(auto& archive) {
+    archive.integer(rank);
+    archive.integer(code);
+    archive.text(reason, kMostReason);
+  }
 };
 
 struct GoodbyeMessage {
   static constexpr MessageType kType = MessageType::Goodbye;
+  void fields(auto&) {}
 };
 struct FarewellMessage {
   static constexpr MessageType kType = MessageType::Farewell;
+  void fields(auto&) {}
 };
 
-enum class MessageProblem { Magic, Version, Type, Length, Content };
-class MessageError : public Error {
- public:
-  MessageError(MessageProblem problem, const std::string& message) : Error(message), problem_(problem) {}
-  MessageProblem problem() const { return problem_; }
-
- private:
-  MessageProblem problem_;
-};
+constexpr char kMessageMagic[4] = {'O', 'C', 'T', 'R'};
+constexpr size_t most_bytes(MessageType type) {
+  return type == MessageType::Gather || type == MessageType::Gathered ? kMostGatherBytes
+                                                                      : kMostHandshakeBytes;
+}
 
 template <class Message>
-std::string to_frame(const Message& message);
+std::string to_frame(Message message) {
+  std::string frame(kMessageMagic, sizeof kMessageMagic);
+  MessageWriter writer(frame);
+  writer.number(kMessageVersion, 1);
+  writer.number(static_cast<uint64_t>(Message::kType), 1);
+  writer.number(0, 2);
+  writer.number(0, 4);
+  message.fields(writer);
+  const size_t bytes = frame.size() - kMessageHeaderBytes, most = most_bytes(Message::kType);
+  if (bytes > most)
+    refuse_message(MessageProblem::Length, "a message has {} bytes, at most {} are sent", bytes, most);
+  for (size_t i = 0; i < 4; ++i) frame[8 + i] = static_cast<char>(bytes >> (8 * i));
+  return frame;
+}
+
 // MessageError unless the body is exactly one message of this type.
 template <class Message>
-Message from_body(std::string_view body);
+Message from_body(std::string_view body) {
+  MessageReader reader(body);
+  Message message;
+  message.fields(reader);
+  reader.end();
+  return message;
+}
 
 struct Frame {
   MessageType type{};
