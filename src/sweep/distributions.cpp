@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
-#include <utility>
 
 #include "base/beta_function.h"
 #include "base/error.h"
@@ -17,26 +15,28 @@ namespace {
 
 using Kind = DistributionKind;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 18> kNames = {{
+using Bounds = DistributionName::Bounds;
+
+constexpr DistributionName kNames[] = {
     {"constant", Kind::Constant},
     {"categorical", Kind::Categorical},
     {"int_uniform", Kind::IntUniform},
     {"uniform", Kind::Uniform},
-    {"q_uniform", Kind::QUniform},
-    {"log_uniform", Kind::LogUniform},
-    {"log_uniform_values", Kind::LogUniformValues},
-    {"q_log_uniform", Kind::QLogUniform},
-    {"q_log_uniform_values", Kind::QLogUniformValues},
-    {"inv_log_uniform", Kind::InvLogUniform},
-    {"inv_log_uniform_values", Kind::InvLogUniformValues},
+    {"q_uniform", Kind::Uniform, true},
+    {"log_uniform", Kind::LogUniform, false, Bounds::Logarithms},
+    {"log_uniform_values", Kind::LogUniform},
+    {"q_log_uniform", Kind::LogUniform, true, Bounds::Logarithms},
+    {"q_log_uniform_values", Kind::LogUniform, true},
+    {"inv_log_uniform", Kind::LogUniform, false, Bounds::InverseLogarithms},
+    {"inv_log_uniform_values", Kind::LogUniform},
     {"normal", Kind::Normal},
-    {"q_normal", Kind::QNormal},
+    {"q_normal", Kind::Normal, true},
     {"log_normal", Kind::LogNormal},
-    {"q_log_normal", Kind::QLogNormal},
+    {"q_log_normal", Kind::LogNormal, true},
     {"beta", Kind::Beta},
-    {"q_beta", Kind::QBeta},
+    {"q_beta", Kind::Beta, true},
     {"categorical_w_probabilities", Kind::Categorical},
-}};
+};
 
 // Bisection of a rising function on [low, high]: exact to the last bits, and nothing here is called often.
 template <class Function>
@@ -73,20 +73,16 @@ std::optional<int64_t> count_of_steps(double steps) {
 
 }  // namespace
 
-std::string_view to_string(DistributionKind kind) {
-  return std::ranges::find(kNames, kind, &std::pair<std::string_view, Kind>::second)->first;
-}
-
-std::optional<DistributionKind> distribution_called(std::string_view name) {
-  const auto found = std::ranges::find(kNames, name, &std::pair<std::string_view, Kind>::first);
-  if (found == kNames.end()) return std::nullopt;
-  return found->second;
+const DistributionName* distribution_called(std::string_view name) {
+  const auto* found = std::ranges::find(kNames, name, &DistributionName::name);
+  return found == std::end(kNames) ? nullptr : found;
 }
 
 std::string distribution_names() {
   std::string text;
-  for (const auto& [name, kind] : kNames) {
-    if (name != "categorical_w_probabilities") text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  for (const DistributionName& each : kNames) {
+    if (each.name != "categorical_w_probabilities")
+      text += fmt::format("{}{}", text.empty() ? "" : ", ", each.name);
   }
   return text;
 }
@@ -104,29 +100,8 @@ double beta_quantile(double u, double a, double b) {
   return value < 1e-30 ? 0 : value;  // fp32 holds nothing that small
 }
 
-bool Distribution::is_quantized() const {
-  return kind == Kind::QUniform || kind == Kind::QLogUniform || kind == Kind::QLogUniformValues ||
-         kind == Kind::QNormal || kind == Kind::QLogNormal || kind == Kind::QBeta;
-}
-
-bool Distribution::is_logarithmic() const {
-  switch (kind) {
-    case Kind::LogUniform:
-    case Kind::LogUniformValues:
-    case Kind::QLogUniform:
-    case Kind::QLogUniformValues:
-    case Kind::InvLogUniform:
-    case Kind::InvLogUniformValues:
-    case Kind::LogNormal:
-    case Kind::QLogNormal:
-      return true;
-    default:
-      return false;
-  }
-}
-
 double Distribution::rounded(double value) const {
-  return is_quantized() ? std::round(value / q) * q : value;
+  return q > 0 ? std::round(value / q) * q : value;
 }
 
 std::optional<int64_t> Distribution::count() const {
@@ -136,8 +111,9 @@ std::optional<int64_t> Distribution::count() const {
       return static_cast<int64_t>(values.size());
     case Kind::IntUniform:
       return count_of_steps(max - min);
-    case Kind::QUniform:
-      return count_of_steps(std::round(max / q) - std::round(min / q));
+    case Kind::Uniform:
+      if (q > 0) return count_of_steps(std::round(max / q) - std::round(min / q));
+      return std::nullopt;
     default:
       return std::nullopt;
   }
@@ -154,29 +130,20 @@ double Distribution::quantile(double u) const {
     case Kind::IntUniform:
       return std::min(max, min + std::floor(u * (max - min + 1)));
     case Kind::Uniform:
-    case Kind::QUniform:
       return std::lerp(min, max, u);
     case Kind::LogUniform:
-    case Kind::LogUniformValues:
-    case Kind::QLogUniform:
-    case Kind::QLogUniformValues:
-    case Kind::InvLogUniform:
-    case Kind::InvLogUniformValues:
       return std::clamp(std::exp(std::lerp(std::log(min), std::log(max), u)), min, max);
     case Kind::Normal:
-    case Kind::QNormal:
       return mu + sigma * normal_quantile(u);
     case Kind::LogNormal:
-    case Kind::QLogNormal:
       return std::exp(mu + sigma * normal_quantile(u));
     case Kind::Beta:
-    case Kind::QBeta:
       return beta_quantile(u, a, b);
     case Kind::Constant:
     case Kind::Categorical:
       break;
   }
-  fail("[sweep] {} has no numbers", to_string(kind));
+  fail("[sweep] {} has no numbers", name);
 }
 
 double Distribution::share_below(double value) const {
@@ -187,16 +154,12 @@ double Distribution::share_below(double value) const {
     case Kind::IntUniform:  // the middle of the shares that give this value
       return (value - min + 0.5) / (max - min + 1);
     case Kind::Uniform:
-    case Kind::QUniform:
       return share(value, min, max);
     case Kind::Normal:
-    case Kind::QNormal:
       return sigma > 0 ? normal_share_below((value - mu) / sigma) : 0.5;
     case Kind::LogNormal:
-    case Kind::QLogNormal:
       return value <= 0 ? 0 : sigma > 0 ? normal_share_below((std::log(value) - mu) / sigma) : 0.5;
     case Kind::Beta:
-    case Kind::QBeta:
       return beta_share_below(value, a, b);
     default:
       return value <= 0 ? 0 : share(std::log(value), std::log(min), std::log(max));

@@ -8,41 +8,40 @@
 
 namespace octet {
 
-// The distributions of W&B's sweep files. The names end in `_values` where min and max are those of the value itself; the
-// older forms without it give them as natural logarithms.
 enum class DistributionKind {
   Constant,
   Categorical,
   IntUniform,
   Uniform,
-  QUniform,
   LogUniform,
-  LogUniformValues,
-  QLogUniform,
-  QLogUniformValues,
-  InvLogUniform,
-  InvLogUniformValues,
   Normal,
-  QNormal,
   LogNormal,
-  QLogNormal,
-  Beta,
-  QBeta,
+  Beta
 };
 
-std::string_view to_string(DistributionKind kind);
-std::optional<DistributionKind> distribution_called(std::string_view name);
-std::string distribution_names();  // for messages
+// A name of W&B's sweep files. The names end in `_values` where min and max are those of the value itself; the older forms
+// without it give them as natural logarithms, of x or of 1 / x.
+struct DistributionName {
+  enum class Bounds { Values, Logarithms, InverseLogarithms };
+  std::string_view name;
+  DistributionKind kind = DistributionKind::Constant;
+  bool has_q = false;
+  Bounds bounds = Bounds::Values;
+};
+
+const DistributionName* distribution_called(std::string_view name);  // nullptr: there is none
+std::string distribution_names();                                    // for messages
 
 // The possible values of a parameter. Values are texts, as they are given to `octet train`.
 struct Distribution {
   DistributionKind kind = DistributionKind::Constant;
+  std::string_view name = "constant";
   std::vector<std::string> values;    // Constant: one; Categorical
   std::vector<double> probabilities;  // Categorical; empty: all the same
   double min = 0, max = 1;            // of the value, not of its logarithm
   double mu = 0, sigma = 1;           // normal: of the value; log_normal: of its logarithm
   double a = 1, b = 1;                // beta
-  double q = 1;                       // distance of the values of a q_ distribution
+  double q = 0;                       // distance of the values; 0: they have none
   bool writes_integers = false;       // int_uniform, and q_ with a whole q
 
   bool is_searched() const { return kind != DistributionKind::Constant; }
@@ -53,13 +52,14 @@ struct Distribution {
   // The value at the share `u` of the distribution, 0 to 1: a uniform u gives a draw.
   std::string value_of(double u) const;
   // Whether equal steps of u are equal factors of the value.
-  bool is_logarithmic() const;
+  bool is_logarithmic() const {
+    return kind == DistributionKind::LogUniform || kind == DistributionKind::LogNormal;
+  }
   // The place of a value on an axis from 0 to 1 for a model of the results. Values that are words have no order: each has
   // an axis of its own. As many coordinates for every value.
   std::vector<double> coordinates(const std::string& value) const;
 
  private:
-  bool is_quantized() const;
   double quantile(double u) const;
   double share_below(double value) const;
   double rounded(double value) const;

@@ -15,6 +15,7 @@ namespace octet {
 namespace {
 
 using Kind = DistributionKind;
+using Bounds = DistributionName::Bounds;
 
 // Keys that the sweep itself sets for every run.
 const std::set<std::string> kReserved = {"run_name",       "output_dir", "resume",
@@ -118,35 +119,36 @@ class ParametersReader {
     return value;
   }
 
-  std::optional<Kind> kind_of(const RawParameter& raw) {
+  const DistributionName* form_of(const RawParameter& raw) {
     if (const auto given = raw.fields.find("distribution"); given != raw.fields.end()) {
-      const std::optional<Kind> kind = distribution_called(given->second->text);
-      if (!kind)
+      const DistributionName* form = distribution_called(given->second->text);
+      if (!form)
         error("{} is {}; expected one of {}", given->second->describe(), given->second->shown(),
               distribution_names());
-      return kind;
+      return form;
     }
-    if (raw.fields.contains("value")) return Kind::Constant;
-    if (raw.fields.contains("values") || !raw.listed.empty()) return Kind::Categorical;
+    if (raw.fields.contains("value")) return distribution_called("constant");
+    if (raw.fields.contains("values") || !raw.listed.empty()) return distribution_called("categorical");
     if (raw.fields.contains("min") && raw.fields.contains("max")) {
-      return is_whole(raw.fields.at("min")->text) && is_whole(raw.fields.at("max")->text) ? Kind::IntUniform
-                                                                                          : Kind::Uniform;
+      const bool whole = is_whole(raw.fields.at("min")->text) && is_whole(raw.fields.at("max")->text);
+      return distribution_called(whole ? "int_uniform" : "uniform");
     }
     error("{} has neither value, values, min and max, nor a distribution", raw.place);
-    return std::nullopt;
+    return nullptr;
   }
 
   void read_parameter(const RawParameter& raw) {
-    const std::optional<Kind> kind = kind_of(raw);
-    if (!kind) return;
+    const DistributionName* form = form_of(raw);
+    if (!form) return;
     SweepParameter parameter{.name = raw.name, .key = raw.name, .place = raw.place, .distribution = {}};
     Distribution& distribution = parameter.distribution;
-    distribution.kind = *kind;
+    distribution.kind = form->kind;
+    distribution.name = form->name;
     const size_t faults = errors_.size();
-    if (*kind == Kind::Constant || *kind == Kind::Categorical) {
+    if (form->kind == Kind::Constant || form->kind == Kind::Categorical) {
       read_values(raw, distribution);
     } else {
-      read_numbers(raw, distribution);
+      read_numbers(raw, *form, distribution);
     }
     if (errors_.size() != faults) return;
     check_values(raw, parameter);
@@ -197,27 +199,26 @@ class ParametersReader {
           fmt::format("{} has no effect: a grid takes every value once", given->second->describe()));
   }
 
-  void read_numbers(const RawParameter& raw, Distribution& distribution) {
-    const Kind kind = distribution.kind;
+  void read_numbers(const RawParameter& raw, const DistributionName& form, Distribution& distribution) {
+    const Kind kind = form.kind;
     const auto text_of = [&](const char* field) {
       const auto found = raw.fields.find(field);
       return found == raw.fields.end() ? std::string() : found->second->text;
     };
     distribution.writes_integers = kind == Kind::IntUniform;
-    if (to_string(kind).starts_with("q_")) {
+    if (form.has_q) {
       distribution.q = number(raw, "q", 1.0).value_or(1.0);
       distribution.writes_integers = text_of("q").empty() || is_whole(text_of("q"));
       if (distribution.q <= 0) error("q of {} is {}; expected a number above 0", raw.place, distribution.q);
     }
-    if (kind == Kind::Normal || kind == Kind::QNormal || kind == Kind::LogNormal ||
-        kind == Kind::QLogNormal) {
+    if (kind == Kind::Normal || kind == Kind::LogNormal) {
       distribution.mu = number(raw, "mu", 0.0).value_or(0);
       distribution.sigma = number(raw, "sigma", 1.0).value_or(1);
       if (distribution.sigma < 0)
         error("sigma of {} is {}; expected at least 0", raw.place, distribution.sigma);
       return;
     }
-    if (kind == Kind::Beta || kind == Kind::QBeta) {
+    if (kind == Kind::Beta) {
       distribution.a = number(raw, "a", 1.0).value_or(1);
       distribution.b = number(raw, "b", 1.0).value_or(1);
       if (distribution.a <= 0 || distribution.b <= 0)
@@ -237,36 +238,27 @@ class ParametersReader {
     if (kind == Kind::IntUniform && (*min != std::floor(*min) || *max != std::floor(*max)))
       error("{} has min {} and max {}; int_uniform needs integers", raw.place, text_of("min"),
             text_of("max"));
-    read_logarithms(raw, distribution);
+    if (kind == Kind::LogUniform) read_logarithms(raw, form.bounds, distribution);
   }
 
-  void read_logarithms(const RawParameter& raw, Distribution& distribution) {
-    switch (distribution.kind) {
-      case Kind::LogUniform:
-      case Kind::QLogUniform:
-        distribution.min = std::exp(distribution.min);
-        distribution.max = std::exp(distribution.max);
-        break;
-      case Kind::InvLogUniform:  // of log(1 / x)
-        distribution.min = std::exp(-std::exchange(distribution.max, std::exp(-distribution.min)));
-        break;
-      case Kind::LogUniformValues:
-      case Kind::QLogUniformValues:
-      case Kind::InvLogUniformValues:
-        if (distribution.min <= 0)
-          error("{} has min {:g}; {} needs numbers above 0", raw.place, distribution.min,
-                to_string(distribution.kind));
-        return;
-      default:
-        return;
+  void read_logarithms(const RawParameter& raw, Bounds bounds, Distribution& distribution) {
+    if (bounds == Bounds::Values) {
+      if (distribution.min <= 0)
+        error("{} has min {:g}; {} needs numbers above 0", raw.place, distribution.min, distribution.name);
+      return;
+    }
+    if (bounds == Bounds::InverseLogarithms) {
+      distribution.min = std::exp(-std::exchange(distribution.max, std::exp(-distribution.min)));
+    } else {
+      distribution.min = std::exp(distribution.min);
+      distribution.max = std::exp(distribution.max);
     }
     if (!std::isfinite(distribution.max) || distribution.min <= 0) {
-      error("{} has min and max out of range: {} takes natural logarithms", raw.place,
-            to_string(distribution.kind));
-    } else if (distribution.min >= 1 && distribution.kind != Kind::InvLogUniform) {
+      error("{} has min and max out of range: {} takes natural logarithms", raw.place, distribution.name);
+    } else if (distribution.min >= 1 && bounds == Bounds::Logarithms) {
       spec_.warnings.push_back(fmt::format(
           "{}: {} takes natural logarithms, so the values are {:g} to {:g}; did you mean log_uniform_values?",
-          raw.place, to_string(distribution.kind), distribution.min, distribution.max));
+          raw.place, distribution.name, distribution.min, distribution.max));
     }
   }
 
@@ -277,13 +269,13 @@ class ParametersReader {
     const size_t name_end = raw.place.find(" in ");
     std::vector<std::string> tried = distribution.values;
     if (distribution.values.empty()) tried = {distribution.value_of(0.5)};
-    const bool has_bounds = distribution.values.empty() && !to_string(distribution.kind).ends_with("normal");
+    const bool has_bounds = distribution.values.empty() && !distribution.name.ends_with("normal");
     if (has_bounds) tried.insert(tried.end(), {distribution.value_of(0), distribution.value_of(1)});
     const Key* key = key_called(keys, raw.name);
     const bool continuous = distribution.values.empty() && !distribution.writes_integers;
     if (key && key->type == KeyType::Int && continuous) {
       error("{} is an integer, but {} gives fractions; use int_uniform, or a q_ distribution with a whole q",
-            raw.place, to_string(distribution.kind));
+            raw.place, distribution.name);
       return;
     }
     std::set<std::string> said;
@@ -317,7 +309,7 @@ class ParametersReader {
         error(
             "{} is {}, which has no end of values; a grid needs value, values, int_uniform or q_uniform "
             "(or take method random or bayes)",
-            parameter.place, to_string(parameter.distribution.kind));
+            parameter.place, parameter.distribution.name);
       } else {
         size *= static_cast<double>(*count);
       }

@@ -264,7 +264,7 @@ std::string SweepSpec::identity() const {
     text += fmt::format("metric: {} {}\n", metric->label(), metric->maximize ? "maximize" : "minimize");
   for (const SweepParameter& parameter : parameters) {
     const Distribution& d = parameter.distribution;
-    text += fmt::format("{}: {}", parameter.name, to_string(d.kind));
+    text += fmt::format("{}: {}", parameter.name, d.name);
     if (!d.values.empty()) {
       text += fmt::format(" [{}]", fmt::join(d.values, ", "));
       if (!d.probabilities.empty())

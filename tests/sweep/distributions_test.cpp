@@ -27,8 +27,8 @@ TEST(Distributions, NamesAreThoseOfWandb) {
        {"constant", "categorical", "int_uniform", "uniform", "q_uniform", "log_uniform", "log_uniform_values",
         "q_log_uniform", "q_log_uniform_values", "inv_log_uniform", "inv_log_uniform_values", "normal",
         "q_normal", "log_normal", "q_log_normal", "beta", "q_beta"})
-    EXPECT_EQ(to_string(distribution_called(name).value()), name);
-  EXPECT_EQ(distribution_called("categorical_w_probabilities"), Kind::Categorical);
+    EXPECT_NE(distribution_called(name), nullptr) << name;
+  EXPECT_EQ(distribution_called("categorical_w_probabilities")->kind, Kind::Categorical);
   EXPECT_FALSE(distribution_called("gamma"));
 }
 
@@ -45,7 +45,7 @@ TEST(Distributions, UniformOnesCoverTheirRange) {
   EXPECT_EQ(integers.count(), 4);
   EXPECT_EQ(integers.value_at(3), "6");
   EXPECT_EQ(numbers(Kind::Uniform, -1, 3).value_of(0.25), "0");
-  Distribution steps = numbers(Kind::QUniform, 0, 1);
+  Distribution steps = numbers(Kind::Uniform, 0, 1);
   steps.q = 0.25;
   EXPECT_EQ(steps.value_of(0.3), "0.25");
   EXPECT_EQ(steps.count(), 5);
@@ -53,13 +53,13 @@ TEST(Distributions, UniformOnesCoverTheirRange) {
 }
 
 TEST(Distributions, LogarithmicOnesHaveEqualFactors) {
-  const Distribution d = numbers(Kind::LogUniformValues, 1e-5, 1e-1);
+  const Distribution d = numbers(Kind::LogUniform, 1e-5, 1e-1);
   EXPECT_EQ(d.value_of(0), "1e-05");
   EXPECT_EQ(d.value_of(0.5), "0.001");
   EXPECT_EQ(d.value_of(1), "0.1");
   EXPECT_TRUE(d.is_logarithmic());
   EXPECT_FALSE(numbers(Kind::Uniform, 1, 2).is_logarithmic());
-  Distribution q = numbers(Kind::QLogUniformValues, 8, 512);
+  Distribution q = numbers(Kind::LogUniform, 8, 512);
   q.q = 8;
   q.writes_integers = true;
   EXPECT_EQ(q.value_of(0), "8");
@@ -111,12 +111,12 @@ TEST(Distributions, PlacesForAModelOfTheResults) {
   words.values = {"0.001", "0.01", "0.1"};
   EXPECT_THAT(words.coordinates("0.01"), ElementsAre(0.5));
   // A place gives the value back.
-  for (const Kind kind : {Kind::Uniform, Kind::LogUniformValues, Kind::Normal, Kind::LogNormal, Kind::Beta}) {
+  for (const Kind kind : {Kind::Uniform, Kind::LogUniform, Kind::Normal, Kind::LogNormal, Kind::Beta}) {
     Distribution d = numbers(kind, 0.01, 3);
     d.a = 2;
     d.b = 3;
     for (const double u : {0.1, 0.5, 0.9})
-      EXPECT_NEAR(d.coordinates(d.value_of(u)).at(0), u, 1e-4) << to_string(kind);
+      EXPECT_NEAR(d.coordinates(d.value_of(u)).at(0), u, 1e-4) << static_cast<int>(kind);
   }
   words.kind = Kind::Constant;
   EXPECT_TRUE(words.coordinates("0.001").empty());
