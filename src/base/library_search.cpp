@@ -1,8 +1,11 @@
 #include "base/library_search.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 
 namespace octet {
 namespace {
@@ -61,6 +64,19 @@ std::vector<std::string> wheel_libraries(const std::string& name) {
     if (const char* value = std::getenv(variable); value && *value == '/') prefixes.emplace_back(value);
   }
   return wheel_libraries_in(prefixes, name);
+}
+
+void* open_library(const std::string& name, std::initializer_list<const char*> folders, std::string& reason) {
+  std::vector<std::string> places = {name};
+  for (const char* folder : folders) {
+    if (folder) places.push_back(fs::path(folder) / name);
+  }
+  std::ranges::copy(wheel_libraries(name), std::back_inserter(places));
+  for (const std::string& place : places) {
+    if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    if (reason.empty()) reason = dlerror();
+  }
+  return nullptr;
 }
 
 }  // namespace octet

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -12,5 +13,9 @@ std::vector<std::string> wheel_libraries(const std::string& name);
 // The same for given environments (folders that hold lib/python3*).
 std::vector<std::string> wheel_libraries_in(const std::vector<std::string>& prefixes,
                                             const std::string& name);
+
+// Opens the library where the loader finds it by its name, or else in one of the folders (nullptr: none) or where pip may
+// have put it. It stays open until the program ends. nullptr: `reason` says why.
+void* open_library(const std::string& name, std::initializer_list<const char*> folders, std::string& reason);
 
 }  // namespace octet

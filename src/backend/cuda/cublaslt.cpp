@@ -2,10 +2,7 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <iterator>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/library_search.h"
@@ -16,28 +13,19 @@ namespace {
 #define OCTET_TEXT_OF(x) #x
 #define OCTET_TEXT(x) OCTET_TEXT_OF(x)
 
-void* open_library() {
-  // The major version of the headers: the types of another one may differ.
-  const std::string name = "libcublasLt.so." OCTET_TEXT(CUBLAS_VER_MAJOR);
-  std::vector<std::string> places = {name};
-#ifdef OCTET_CUBLASLT_FOLDER
-  places.push_back(std::string(OCTET_CUBLASLT_FOLDER) + "/" + name);
+#ifndef OCTET_CUBLASLT_FOLDER
+#define OCTET_CUBLASLT_FOLDER nullptr
 #endif
-  places.push_back("/usr/local/cuda/lib64/" + name);
-  std::ranges::copy(wheel_libraries(name), std::back_inserter(places));
-  std::string reason;
-  for (const auto& place : places) {
-    if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-    if (reason.empty()) reason = dlerror();
-  }
-  fail(
-      "[cuda] {} cannot be opened ({}); it comes with the CUDA toolkit, package libcublas, or "
-      "nvidia-cublas of pip",
-      name, reason);
-}
 
 CublasLt load() {
-  void* library = open_library();  // stays open until the program ends
+  // The major version of the headers: the types of another one may differ.
+  const char* name = "libcublasLt.so." OCTET_TEXT(CUBLAS_VER_MAJOR);
+  std::string reason;
+  void* library = open_library(name, {OCTET_CUBLASLT_FOLDER, "/usr/local/cuda/lib64"}, reason);
+  require(
+      library,
+      "[cuda] {} cannot be opened ({}); it comes with the CUDA toolkit, package libcublas, or nvidia-cublas of pip",
+      name, reason);
   CublasLt api;
 #define OCTET_LOAD(function)                                                                     \
   api.function = reinterpret_cast<decltype(api.function)>(dlsym(library, "cublasLt" #function)); \

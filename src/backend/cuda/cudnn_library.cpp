@@ -5,10 +5,6 @@
 #include <cudnn.h>
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <iterator>
-#include <vector>
-
 #include "base/error.h"
 #include "base/library_search.h"
 
@@ -18,24 +14,11 @@ namespace {
 #define OCTET_TEXT_OF(x) #x
 #define OCTET_TEXT(x) OCTET_TEXT_OF(x)
 
-void* library = nullptr;
-
-std::string open_library() {
-  // The major version of the headers: the types of another one may differ.
-  const std::string name = "libcudnn.so." OCTET_TEXT(CUDNN_MAJOR);
-  std::vector<std::string> places = {name};
-#ifdef OCTET_CUDNN_FOLDER
-  places.push_back(std::string(OCTET_CUDNN_FOLDER) + "/" + name);
+#ifndef OCTET_CUDNN_FOLDER
+#define OCTET_CUDNN_FOLDER nullptr
 #endif
-  std::ranges::copy(wheel_libraries(name), std::back_inserter(places));
-  std::string reason;
-  for (const auto& place : places) {
-    library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open until the program ends
-    if (library) return "";
-    if (reason.empty()) reason = dlerror();
-  }
-  return "cuDNN cannot be opened: " + reason;
-}
+
+void* library = nullptr;
 
 template <class Function>
 Function* find(const char* name) {
@@ -47,8 +30,13 @@ Function* find(const char* name) {
 }  // namespace
 
 std::string open_cudnn() {
-  static const std::string reason = open_library();
-  return reason;
+  static const std::string problem = [] {
+    std::string reason;
+    // The major version of the headers: the types of another one may differ.
+    library = open_library("libcudnn.so." OCTET_TEXT(CUDNN_MAJOR), {OCTET_CUDNN_FOLDER}, reason);
+    return library ? "" : "cuDNN cannot be opened: " + reason;
+  }();
+  return problem;
 }
 
 size_t cudnn_version() {

@@ -2,34 +2,23 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <iterator>
-#include <vector>
-
 #include "base/error.h"
 #include "base/library_search.h"
 
 namespace octet {
 namespace {
 
-void* open_library() {
-  const std::string name = "libnccl.so.2";
-  std::vector<std::string> places = {name};
-#ifdef OCTET_NCCL_FOLDER
-  places.push_back(std::string(OCTET_NCCL_FOLDER) + "/" + name);
+#ifndef OCTET_NCCL_FOLDER
+#define OCTET_NCCL_FOLDER nullptr
 #endif
-  std::ranges::copy(wheel_libraries(name), std::back_inserter(places));
-  std::string reason;
-  for (const auto& place : places) {
-    if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-    if (reason.empty()) reason = dlerror();
-  }
-  fail("[nccl] {} cannot be opened ({}); it comes with the package libnccl2, or nvidia-nccl-cu13 of pip",
-       name, reason);
-}
 
 Nccl load() {
-  void* library = open_library();  // stays open until the program ends
+  const char* file = "libnccl.so.2";
+  std::string reason;
+  void* library = open_library(file, {OCTET_NCCL_FOLDER}, reason);
+  require(library,
+          "[nccl] {} cannot be opened ({}); it comes with the package libnccl2, or nvidia-nccl-cu13 of pip",
+          file, reason);
   Nccl api;
   const auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
