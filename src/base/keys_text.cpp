@@ -70,41 +70,13 @@ std::string value_alias_text(const Key& key, const std::string& choice) {
 std::string placeholder(const Key& key) {
   if (!key.value_name.empty()) return " " + key.value_name;
   if (key.repeats) return " TEXT";
-  switch (key.type) {
-    case KeyType::Bool:
-      return "";
-    case KeyType::Int:
-      return " N";
-    case KeyType::Double:
-      return " X";
-    case KeyType::String:
-      return " TEXT";
-    case KeyType::Choice:
-      return " NAME";
-    case KeyType::StringList:
-    case KeyType::ItemList:
-      return " A,B,...";
-  }
-  return "";
+  constexpr std::string_view kByType[] = {"", " N", " X", " TEXT", " NAME", " A,B,...", " A,B,..."};
+  return std::string(kByType[static_cast<size_t>(key.type)]);
 }
 
 std::string_view type_name(const Key& key) {
-  switch (key.type) {
-    case KeyType::Bool:
-      return "bool";
-    case KeyType::Int:
-      return "integer";
-    case KeyType::Double:
-      return "number";
-    case KeyType::String:
-      return "text";
-    case KeyType::Choice:
-      return "choice";
-    case KeyType::StringList:
-    case KeyType::ItemList:
-      return "list";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"bool", "integer", "number", "text", "choice", "list", "list"};
+  return kNames[static_cast<size_t>(key.type)];
 }
 
 // Whether YAML, and people, read the bare word as this text.

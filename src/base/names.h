@@ -19,6 +19,13 @@ inline std::string file_name_of(std::string_view name, char instead) {
   return text;
 }
 
+// The name of an enumerator, from the names of all in their order; "?" for a value that is none, as a damaged file may hold.
+template <class E, size_t N>
+constexpr std::string_view name_in(const std::string_view (&names)[N], E value) {
+  const auto index = static_cast<size_t>(value);
+  return index < N ? names[index] : "?";
+}
+
 // Two things of one `name` are told apart by what was typed: `given` has one word for each of them.
 template <class Named>
 void tell_apart(std::vector<Named>& things, const std::vector<std::string>& given) {

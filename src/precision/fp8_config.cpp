@@ -1,6 +1,7 @@
 #include "precision/fp8_config.h"
 
 #include "base/error.h"
+#include "base/names.h"
 
 namespace octet {
 
@@ -27,41 +28,18 @@ Fp8Config Fp8Config::of_head() const {
 }
 
 std::string_view name_of(Fp8Recipe recipe) {
-  switch (recipe) {
-    case Fp8Recipe::Delayed:
-      return "delayed";
-    case Fp8Recipe::Current:
-      return "current";
-    case Fp8Recipe::Block:
-      return "block";
-    case Fp8Recipe::Mxfp8:
-      return "mxfp8";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"delayed", "current", "block", "mxfp8"};
+  return name_in(kNames, recipe);
 }
 
 std::string_view name_of(Fp8Format format) {
-  switch (format) {
-    case Fp8Format::Hybrid:
-      return "hybrid";
-    case Fp8Format::E4M3:
-      return "e4m3";
-    case Fp8Format::E5M2:
-      return "e5m2";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"hybrid", "e4m3", "e5m2"};
+  return name_in(kNames, format);
 }
 
 std::string_view name_of(Role role) {
-  switch (role) {
-    case Role::Input:
-      return "input";
-    case Role::Weight:
-      return "weight";
-    case Role::Gradient:
-      return "gradient";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"input", "weight", "gradient"};
+  return name_in(kNames, role);
 }
 
 QuantizeRule quantize_rule(const Fp8Config& config, Role role) {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 
+#include "base/names.h"
 #include "base/words.h"
 
 namespace octet {
@@ -13,29 +13,20 @@ namespace {
 using Source = SweepMetric::Source;
 
 // Compared word by word, so that eval/loss, eval_loss and evalLoss are the same.
-const std::map<std::string, Source>& known_names() {
-  static const std::map<std::string, Source> kNames = {
-      {"eval loss", Source::EvalLoss},
-      {"evaluation loss", Source::EvalLoss},
-      {"val loss", Source::EvalLoss},
-      {"valid loss", Source::EvalLoss},
-      {"validation loss", Source::EvalLoss},
-      {"test loss", Source::EvalLoss},
-      {"best eval loss", Source::EvalLoss},
-      {"perplexity", Source::EvalPerplexity},
-      {"ppl", Source::EvalPerplexity},
-      {"eval perplexity", Source::EvalPerplexity},
-      {"eval ppl", Source::EvalPerplexity},
-      {"val perplexity", Source::EvalPerplexity},
-      {"val ppl", Source::EvalPerplexity},
-      {"validation perplexity", Source::EvalPerplexity},
-      {"loss", Source::TrainLoss},
-      {"train loss", Source::TrainLoss},
-      {"training loss", Source::TrainLoss},
-      {"tokens per second", Source::Throughput},
-      {"tok sec", Source::Throughput},
-      {"throughput", Source::Throughput},
-      {"train tokens per second", Source::Throughput},
+struct Names {
+  Source source;
+  std::vector<std::string_view> names;
+};
+const std::vector<Names>& known_names() {
+  static const std::vector<Names> kNames = {
+      {Source::EvalLoss,
+       {"eval loss", "evaluation loss", "val loss", "valid loss", "validation loss", "test loss",
+        "best eval loss"}},
+      {Source::EvalPerplexity,
+       {"perplexity", "ppl", "eval perplexity", "eval ppl", "val perplexity", "val ppl",
+        "validation perplexity"}},
+      {Source::TrainLoss, {"loss", "train loss", "training loss"}},
+      {Source::Throughput, {"tokens per second", "tok sec", "throughput", "train tokens per second"}},
   };
   return kNames;
 }
@@ -66,21 +57,9 @@ std::optional<double> value_of(const SweepMetric& metric, const StepRecord& reco
 }  // namespace
 
 std::string SweepMetric::label() const {
-  switch (source) {
-    case Source::EvalLoss:
-      return "eval_loss";
-    case Source::EvalPerplexity:
-      return "perplexity";
-    case Source::TrainLoss:
-      return "loss";
-    case Source::Throughput:
-      return "tokens_per_second";
-    case Source::DatasetLoss:
-      return "eval_loss/" + detail;
-    case Source::TaskScore:
-      return detail;
-  }
-  return name;
+  constexpr std::string_view kLabels[] = {"eval_loss",         "perplexity", "loss",
+                                          "tokens_per_second", "eval_loss/", ""};
+  return std::string(name_in(kLabels, source)) + detail;
 }
 
 std::optional<SweepMetric> metric_called(std::string_view name) {
@@ -90,8 +69,9 @@ std::optional<SweepMetric> metric_called(std::string_view name) {
     if (!words.empty()) words += ' ';
     words += word;
   }
-  if (const auto found = known_names().find(words); found != known_names().end()) {
-    metric.source = found->second;
+  for (const auto& [source, names] : known_names()) {
+    if (std::ranges::find(names, words) == names.end()) continue;
+    metric.source = source;
     metric.maximize = metric.source == Source::Throughput;
     return metric;
   }

@@ -4,24 +4,14 @@
 #include <limits>
 #include <numeric>
 
+#include "base/names.h"
+
 namespace octet {
 
 std::string_view name_of(MemoryCategory category) {
-  switch (category) {
-    case MemoryCategory::Weights:
-      return "weights";
-    case MemoryCategory::Gradients:
-      return "gradients";
-    case MemoryCategory::Optimizer:
-      return "optimizer";
-    case MemoryCategory::Activations:
-      return "activations";
-    case MemoryCategory::Communication:
-      return "communication";
-    case MemoryCategory::Workspace:
-      return "workspace";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"weights",     "gradients",     "optimizer",
+                                         "activations", "communication", "workspace"};
+  return name_in(kNames, category);
 }
 
 Lifetime Lifetime::always() {
