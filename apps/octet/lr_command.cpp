@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -84,20 +83,12 @@ nlohmann::ordered_json to_json(const NamedSchedule& named) {
           {"points", points}};
 }
 
-int terminal_columns() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40)
-    return std::min<int>(size.ws_col, 110);
-  return 80;
-}
-
 void print_schedules(const std::vector<NamedSchedule>& schedules, const Plot& plot) {
   const bool colour = ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
   const bool several = schedules.size() > 1;
-  fmt::print(
-      "{}\n{}",
-      plot_terminal(plot, plot.panels.front(), terminal_columns(), several && !colour ? 7 : 12, colour),
-      several ? schedules_table(schedules) : schedule_table(schedules.front().schedule));
+  fmt::print("{}\n{}",
+             plot_terminal(plot, plot.panels.front(), chart_columns(), several && !colour ? 7 : 12, colour),
+             several ? schedules_table(schedules) : schedule_table(schedules.front().schedule));
   if (several) return;
   fmt::print("mean learning rate: {:.3e}, {:.1f} % of the peak\n",
              schedules.front().schedule.peak_lr * mean_rate_share(schedules.front().schedule),
@@ -159,10 +150,7 @@ Command lr_command() {
       .at_least(1)
       .at_most(1 << 14);
   builder.check([](const Options& options, std::vector<std::string>& errors) {
-    if (const std::string problem = picture_name_problem(options.output); !problem.empty())
-      errors.push_back(problem);
-    else if (!options.output.empty())
-      check_output_file("--output", options.output);
+    check_picture(options.output, errors);
   });
   builder.words(&Options::files, config_file_word());
   builder.run_arguments(&Options::run);

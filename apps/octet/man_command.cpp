@@ -12,26 +12,15 @@ namespace {
 
 // Text for roff: its control characters are escaped, and dashes are those of a command line.
 std::string roff(std::string_view text) {
+  constexpr std::string_view kSpecial = "\\-'`^~";
+  constexpr std::string_view kEscapes[] = {"\\e", "\\-", "\\(aq", "\\(ga", "\\(ha", "\\(ti"};
   std::string result;
   bool line_starts = true;
   for (const char c : text) {
     if (line_starts && (c == '.' || c == '\'')) result += "\\&";
     line_starts = c == '\n';
-    if (c == '\\') {
-      result += "\\e";
-    } else if (c == '-') {
-      result += "\\-";
-    } else if (c == '\'') {
-      result += "\\(aq";
-    } else if (c == '`') {
-      result += "\\(ga";
-    } else if (c == '^') {
-      result += "\\(ha";
-    } else if (c == '~') {
-      result += "\\(ti";
-    } else {
-      result += c;
-    }
+    const size_t at = kSpecial.find(c);
+    result += at == kSpecial.npos ? std::string_view(&c, 1) : kEscapes[at];
   }
   return result;
 }

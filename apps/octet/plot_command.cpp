@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,24 +60,10 @@ std::string summary(const std::vector<RunFolder>& runs, bool colour) {
   return table.str(colour);
 }
 
-int terminal_columns() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40)
-    return std::min<int>(size.ws_col, 110);
-  return 80;
-}
-
 struct Options {
   std::vector<std::string> runs;
   std::string output;
 };
-
-void check(const Options& options, std::vector<std::string>& errors) {
-  if (const std::string problem = picture_name_problem(options.output); !problem.empty())
-    errors.push_back(problem);
-  else if (!options.output.empty())
-    check_output_file("--output", options.output);
-}
 
 int run(const Options& options) {
   std::vector<RunFolder> runs;
@@ -94,10 +79,10 @@ int run(const Options& options) {
   const Plot plot = plot_of_runs(runs);
   require(!plot.panels.empty(), "[{}] holds no finite loss, rate or throughput", paths.front());
   const bool colour = ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
-  fmt::print("{}\n{}",
-             plot_terminal(plot, plot.panels.front(), terminal_columns(), runs.size() > 1 && !colour ? 9 : 14,
-                           colour),
-             summary(runs, colour));
+  fmt::print(
+      "{}\n{}",
+      plot_terminal(plot, plot.panels.front(), chart_columns(), runs.size() > 1 && !colour ? 9 : 14, colour),
+      summary(runs, colour));
   if (!options.output.empty()) {
     write_output_file(options.output, plot_svg(plot));
     print_stdout("{} written\n", options.output);
@@ -116,7 +101,9 @@ Command plot_command() {
   builder.keys.add("output", &Options::output, "Also write a picture. The name must end in .svg.")
       .value("FILE")
       .short_flag('o');
-  builder.check(check);
+  builder.check([](const Options& options, std::vector<std::string>& errors) {
+    check_picture(options.output, errors);
+  });
   return builder.command(run);
 }
 

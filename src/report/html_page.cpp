@@ -297,27 +297,12 @@ void write_section(Writer& writer, const HtmlSection& section) {
 }  // namespace
 
 std::string html_escaped(std::string_view text) {
+  constexpr std::string_view kSpecial = "&<>\"'";
+  constexpr std::string_view kEscapes[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string result;
   for (const char c : terminal_safe(text)) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        result += c;
-    }
+    const size_t at = kSpecial.find(c);
+    result += at == kSpecial.npos ? std::string_view(&c, 1) : kEscapes[at];
   }
   return result;
 }

@@ -39,12 +39,13 @@ Plot plot_of_runs(const std::vector<RunFolder>& runs);
 Plot plot_of_runs(const std::vector<const RunFolder*>& runs);
 
 std::string plot_svg(const Plot& plot);  // the text of the file
-// Advice about a file name that does not end in .svg; "" if it does, or is empty.
-std::string picture_name_problem(const std::string& path);
+// Adds an error if the file does not end in .svg or cannot be written. An empty name is none.
+void check_picture(const std::string& path, std::vector<std::string>& errors);
 
 // The panel in braille characters, `columns` wide and `rows` high with axes. Runs are told apart by colour where
 // `colour`; otherwise each has a chart of its own, on the same axes.
 std::string plot_terminal(const Plot& plot, const PlotPanel& panel, int columns, int rows, bool colour);
+int chart_columns();  // for the terminal on the standard output
 
 struct Rgb {
   uint8_t r = 0, g = 0, b = 0;

@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "base/text.h"
+#include "io/output_file.h"
+#include "report/html_page.h"
 #include "report/plot.h"
 #include "report/plot_axis.h"
 #include "report/text.h"
@@ -30,30 +32,11 @@ std::string_view dashes(int run) {
 
 // Text for XML, which allows neither control characters nor the code points U+FFFE and U+FFFF.
 std::string escaped(std::string_view text) {
-  std::string result;
-  const std::string safe = terminal_safe(text);
-  for (size_t i = 0; i < safe.size(); ++i) {
-    const std::string_view three = std::string_view(safe).substr(i, 3);
-    if (three == "\xEF\xBF\xBE" || three == "\xEF\xBF\xBF") {
-      result += "\xEF\xBF\xBD";  // U+FFFD
-      i += 2;
-      continue;
-    }
-    switch (safe[i]) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      default:
-        result += safe[i];
-    }
+  std::string safe = terminal_safe(text);
+  for (const std::string_view bad : {"\xEF\xBF\xBE", "\xEF\xBF\xBF"}) {
+    for (size_t at = 0; (at = safe.find(bad, at)) != safe.npos;) safe.replace(at, bad.size(), "\xEF\xBF\xBD");
   }
-  return result;
+  return html_escaped(safe);
 }
 
 std::string hex(Rgb c) {
@@ -186,13 +169,13 @@ void draw_legend(const Plot& plot, SvgCanvas& canvas) {
 
 }  // namespace
 
-std::string picture_name_problem(const std::string& path) {
-  if (path.empty() || path.ends_with(".svg")) return "";
+void check_picture(const std::string& path, std::vector<std::string>& errors) {
+  if (path.empty() || path.ends_with(".svg")) return check_output_file("--output", path);
   const std::string svg = std::filesystem::path(path).replace_extension(".svg").string();
-  return fmt::format(
+  errors.push_back(fmt::format(
       "--output is '{0}', expected a name that ends in .svg: octet draws SVG only. Any browser shows an SVG file. To "
       "convert it: write {1}, then run 'rsvg-convert {1} -o {0}'",
-      printable(path), printable(svg));
+      printable(path), printable(svg)));
 }
 
 std::string plot_svg(const Plot& plot) {

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "report/console.h"
 #include "report/plot.h"
 #include "report/plot_axis.h"
 #include "report/text.h"
@@ -143,6 +145,11 @@ std::string plot_terminal(const Plot& plot, const PlotPanel& panel, int columns,
     text += chart(panel, across, up, static_cast<int>(run), inner, rows, false);
   }
   return text;
+}
+
+int chart_columns() {
+  const int width = terminal_width(STDOUT_FILENO);
+  return width < 40 ? 80 : std::min(width, 110);
 }
 
 }  // namespace octet
