@@ -16,6 +16,16 @@
 namespace octet {
 namespace {
 
+void apply_template(Importer& importer, const TreeLeaf& leaf) {
+  const TemplateChoice choice = template_named(leaf.text);
+  if (!choice.refusal.empty()) {
+    importer.refuse(leaf, choice.refusal);
+    return;
+  }
+  importer.map(leaf, "chat_template", choice.name);
+  if (choice.without_system) set_no_system(importer, leaf);
+}
+
 // The datasets of one key: datasets, test_datasets or pretraining_dataset.
 class DatasetSection {
  public:
@@ -173,34 +183,23 @@ void DatasetSection::read_messages(const std::string& prefix, ImportedDataset& d
   if (is_sharegpt && dataset.messages_column.empty()) dataset.messages_column = "conversations";
   if (dataset.messages_column == "messages") dataset.messages_column.clear();
   take(prefix, "field_messages", "messages_column");
-  for (const char* name : {"message_property_mappings.role", "message_field_role"}) {
-    if (const TreeLeaf* role = leaf(prefix, name)) {
-      if (role->text == "role" || role->text == "from") {
-        importer_.derive(*role, "octet reads role or from");
+  struct Names {
+    std::string_view name, other, what;
+  };
+  for (const auto& [name, other, what] : {Names{"role", "from", "role"}, {"content", "value", "text"}}) {
+    for (const char* keys : {"message_property_mappings.", "message_field_"}) {
+      const TreeLeaf* given = leaf(prefix, fmt::format("{}{}", keys, name));
+      if (!given) continue;
+      if (given->text == name || given->text == other) {
+        importer_.derive(*given, fmt::format("octet reads {} or {}", name, other));
       } else {
-        importer_.refuse(*role, "octet reads the role from 'role' or 'from'; rename the field");
-      }
-    }
-  }
-  for (const char* name : {"message_property_mappings.content", "message_field_content"}) {
-    if (const TreeLeaf* content = leaf(prefix, name)) {
-      if (content->text == "content" || content->text == "value") {
-        importer_.derive(*content, "octet reads content or value");
-      } else {
-        importer_.refuse(*content, "octet reads the text from 'content' or 'value'; rename the field");
+        importer_.refuse(
+            *given, fmt::format("octet reads the {} from '{}' or '{}'; rename the field", what, name, other));
       }
     }
   }
   for (const char* name : {"chat_template", "conversation"}) {
-    const TreeLeaf* given = leaf(prefix, name);
-    if (!given) continue;
-    const TemplateChoice choice = template_named(given->text);
-    if (!choice.refusal.empty()) {
-      importer_.refuse(*given, choice.refusal);
-    } else {
-      importer_.map(*given, "chat_template", choice.name);
-      if (choice.without_system) set_no_system(importer_, *given);
-    }
+    if (const TreeLeaf* given = leaf(prefix, name)) apply_template(importer_, *given);
   }
 }
 
@@ -217,14 +216,7 @@ void inputs_rule(Importer& importer, const TreeLeaf& leaf) {
 }
 
 void template_rule(Importer& importer, const TreeLeaf& leaf) {
-  if (importer.skips_null(leaf)) return;
-  const TemplateChoice choice = template_named(leaf.text);
-  if (!choice.refusal.empty()) {
-    importer.refuse(leaf, choice.refusal);
-    return;
-  }
-  importer.map(leaf, "chat_template", choice.name);
-  if (choice.without_system) set_no_system(importer, leaf);
+  if (!importer.skips_null(leaf)) apply_template(importer, leaf);
 }
 
 constexpr KeyRules kRules[] = {

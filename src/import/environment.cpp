@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/process.h"
+#include "import/tree.h"
 
 namespace octet {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 using enum EnvironmentEffect;
 
 struct Variable {
-  std::string_view name;  // a "*" at the end: all names that start so
+  std::string_view names;  // a "*" at the end: all names that start so
   std::string_view note;
   EnvironmentEffect effect = Nothing;
   std::string_view value = {};  // only this value means it; empty: all values
@@ -23,10 +24,7 @@ constexpr Variable kVariables[] = {
     {"NVTE_FP8_ALLREDUCE",
      "never existed in Transformer Engine: it has no effect anywhere. octet reduces gradients in "
      "gradient_reduce_dtype"},
-    {"NVTE_FLASH_ATTN", "chooses the attention kernel of Transformer Engine. octet has its own attention"},
-    {"NVTE_FUSED_ATTN", "chooses the attention kernel of Transformer Engine. octet has its own attention"},
-    {"NVTE_UNFUSED_ATTN", "chooses the attention kernel of Transformer Engine. octet has its own attention"},
-    {"NVTE_FUSED_ATTN_BACKEND",
+    {"NVTE_FLASH_ATTN NVTE_FUSED_ATTN NVTE_UNFUSED_ATTN NVTE_FUSED_ATTN_BACKEND",
      "chooses the attention kernel of Transformer Engine. octet has its own attention"},
     {"NVTE_ALLOW_NONDETERMINISTIC_ALGO",
      "makes the attention of Transformer Engine deterministic if it is 0. The key here is deterministic"},
@@ -34,10 +32,9 @@ constexpr Variable kVariables[] = {
      "sets the precision of attention in Transformer Engine. octet keeps attention in BF16"},
     {"NVTE_BIAS_GELU_NVFUSION", "fuses operations in Transformer Engine. octet fuses always"},
     {"NVTE_TORCH_COMPILE", "compiles parts of Transformer Engine. octet is compiled already"},
-    {"NVTE_DEBUG", "prints what Transformer Engine chooses. 'octet plan' shows what runs in FP8"},
-    {"NVTE_DEBUG_LEVEL", "prints what Transformer Engine chooses. 'octet plan' shows what runs in FP8"},
-    {"NVTE_FRAMEWORK", "is read when Transformer Engine is built. It has no effect here"},
-    {"NVTE_CUDA_ARCHS", "is read when Transformer Engine is built. It has no effect here"},
+    {"NVTE_DEBUG NVTE_DEBUG_LEVEL",
+     "prints what Transformer Engine chooses. 'octet plan' shows what runs in FP8"},
+    {"NVTE_FRAMEWORK NVTE_CUDA_ARCHS", "is read when Transformer Engine is built. It has no effect here"},
     {"NVTE_*", "is for Transformer Engine, which octet does not use: it has no effect here"},
     {"CUDA_DEVICE_MAX_CONNECTIONS",
      "orders kernels for tensor parallelism in Megatron; set to 1 it takes away overlap elsewhere. octet does not "
@@ -68,22 +65,21 @@ constexpr Variable kVariables[] = {
      "is for Accelerate. The keys here are fp8_recipe, fp8_format, fp8_margin and others"},
     {"ACCELERATE_*", "is for Accelerate: it has no effect here"},
     {"DS_SKIP_CUDA_CHECK", "is for DeepSpeed: it has no effect here"},
-    {"PYTORCH_CUDA_ALLOC_CONF", "is for PyTorch's allocator. octet plans memory before the first step"},
-    {"PYTORCH_ALLOC_CONF", "is for PyTorch's allocator. octet plans memory before the first step"},
+    {"PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF",
+     "is for PyTorch's allocator. octet plans memory before the first step"},
     {"TORCH_NCCL_*", "is for PyTorch. The keys here are comm_timeout and rendezvous_timeout"},
     {"NCCL_P2P_DISABLE", "keeps GPUs of one machine from using NVLink: several GPUs are much slower", Hurts,
      "1"},
     {"NCCL_SHM_DISABLE", "keeps NCCL from using shared memory inside a machine", Hurts, "1"},
     {"NCCL_IB_DISABLE", "keeps NCCL from using InfiniBand: several machines are much slower", Hurts, "1"},
-    {"NCCL_SOCKET_IFNAME", "chooses the network interface here, too, if there are several machines", Works},
-    {"GLOO_SOCKET_IFNAME", "chooses the network interface here, too, if there are several machines", Works},
+    {"NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME",
+     "chooses the network interface here, too, if there are several machines", Works},
     {"NCCL_*", "is read by NCCL here, too", Works},
     {"OMP_NUM_THREADS", "limits the CPU threads to one: preparing data and runs on the CPU are slower", Hurts,
      "1"},
     {"OMP_NUM_THREADS", "limits the CPU threads here, too; so does num_threads", Works},
     {"CUDA_VISIBLE_DEVICES", "chooses the GPUs here, too", Works},
-    {"HF_HOME", "is the cache of downloads here, too", Works},
-    {"HF_HUB_CACHE", "is the cache of downloads here, too", Works},
+    {"HF_HOME HF_HUB_CACHE", "is the cache of downloads here, too", Works},
     {"HF_HUB_OFFLINE", "keeps octet from asking the hub, too", Works},
     {"HF_ENDPOINT", "is the hub that is asked here, too", Works},
     {"FORCE_TORCHRUN", "is for LLaMA-Factory. Start several ranks with 'octet launch -n N train'"},
@@ -93,9 +89,9 @@ constexpr Variable kVariables[] = {
 
 bool matches(const Variable& variable, std::string_view name, std::string_view value) {
   if (!variable.value.empty() && variable.value != value) return false;
-  if (variable.name.ends_with('*'))
-    return name.starts_with(variable.name.substr(0, variable.name.size() - 1));
-  return variable.name == name;
+  return std::ranges::any_of(parts_of(variable.names, ' '), [&](std::string_view one) {
+    return one.ends_with('*') ? name.starts_with(one.substr(0, one.size() - 1)) : name == one;
+  });
 }
 
 }  // namespace
