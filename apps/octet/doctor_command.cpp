@@ -35,7 +35,8 @@ int run(const Options& options) {
   };
   const DoctorReport report =
       is_given || !probe_cuda().usable
-          ? examine(load_plan_config(read_run_file(options.run.config_file), options.run.settings), is_given, show)
+          ? examine(load_plan_config(read_run_file(options.run.config_file), options.run.settings), is_given,
+                    show)
           : examine(load_plan_config("", kDefaultRun), is_given, show);
   if (options.json) {
     fmt::print("{}", doctor_json(report));

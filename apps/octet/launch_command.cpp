@@ -14,8 +14,8 @@
 #include "dist/launch_environment.h"
 #include "import/import.h"
 #include "launcher.h"
-#include "plan/resolve.h"
 #include "ops/device.h"
+#include "plan/resolve.h"
 #include "run_words.h"
 
 namespace octet {

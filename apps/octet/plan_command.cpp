@@ -41,9 +41,8 @@ void print_ranks(const RankPlace& place, const StepKeys& keys, const PlanTarget&
                  const RunPlan& plan) {
   print_stdout("\n{} on {}; {}\n\n", counted(place.ranks, "rank"), counted(place.nodes(), "node"),
                sharding_text(plan.finetuning.sharding));
-  print_stdout("{}\n",
-               modes_text(memory_of_modes(keys, target, plan.shape, plan.numerics, place.local_ranks),
-                          plan.finetuning.sharding.mode));
+  print_stdout("{}\n", modes_text(memory_of_modes(keys, target, plan.shape, plan.numerics, place.local_ranks),
+                                  plan.finetuning.sharding.mode));
 }
 
 // FP8 without FP8 tensor cores would be emulated, slower than BF16: nobody wants such a run.

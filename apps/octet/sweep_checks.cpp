@@ -52,7 +52,7 @@ std::vector<KeySetting> base_settings(const SweepSpec& spec, const RunArguments&
 }
 
 DataKeys check_first_run(const SweepSpec& spec, const FileSettings& file,
-                            const std::vector<KeySetting>& settings, uint64_t seed) {
+                         const std::vector<KeySetting>& settings, uint64_t seed) {
   const TrainConfig config = config_of(spec, propose(spec, seed, 0, {}).value(), file, settings);
   for (const char* key :
        {"run_name", "output_dir", "resume", "checkpoint_dir", "dry_run", "list_checkpoints"}) {

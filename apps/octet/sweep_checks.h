@@ -17,7 +17,7 @@ std::vector<KeySetting> base_settings(const SweepSpec& spec, const RunArguments&
 
 // Checks the first run, so that a sweep does not begin with failures that were known before. Returns what it trains on.
 DataKeys check_first_run(const SweepSpec& spec, const FileSettings& file,
-                            const std::vector<KeySetting>& settings, uint64_t seed);
+                         const std::vector<KeySetting>& settings, uint64_t seed);
 
 // How many runs there are in all. `given` by a flag; 0: not.
 int64_t count_runs(const SweepSpec& spec, int64_t given);

@@ -232,13 +232,15 @@ template <class Config>
 class KeyTable : public KeyTableBase {
  public:
   template <class Part, class T>
-  requires std::derived_from<Config, Part> Key& add(std::string_view name, T Part::*member, std::string_view help) {
+  requires std::derived_from<Config, Part> Key& add(std::string_view name, T Part::*member,
+                                                    std::string_view help) {
     return add_member(name, help, &defaults(), &(defaults().*member));
   }
 
   // A choice: the names stand in the order of the enumerators, which count from 0.
   template <class Part, class E>
-  requires(std::derived_from<Config, Part>&& std::is_enum_v<E>) Key& add(std::string_view name, E Part::*member,
+  requires(std::derived_from<Config, Part>&& std::is_enum_v<E>) Key& add(std::string_view name,
+                                                                         E Part::*member,
                                                                          std::vector<std::string> choices,
                                                                          std::string_view help) {
     return add_enum(name, help, &defaults(), &(defaults().*member), std::move(choices),

@@ -7,9 +7,8 @@
 
 namespace octet {
 
-std::vector<ModeMemory> memory_of_modes(const StepKeys& keys, const PlanTarget& given,
-                                        const RunShape& shape, const Numerics& numerics,
-                                        int64_t local_ranks) {
+std::vector<ModeMemory> memory_of_modes(const StepKeys& keys, const PlanTarget& given, const RunShape& shape,
+                                        const Numerics& numerics, int64_t local_ranks) {
   std::vector<ModeMemory> modes;
   for (const ShardingMode mode : {ShardingMode::None, ShardingMode::Zero1, ShardingMode::Zero2,
                                   ShardingMode::FsdpFull, ShardingMode::Hsdp}) {

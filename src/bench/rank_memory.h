@@ -21,8 +21,8 @@ struct ModeMemory {
 };
 // All modes, in the order of the enum. `target` has the sharding of the run, of which the mode is replaced; hsdp gets
 // groups of `local_ranks`.
-std::vector<ModeMemory> memory_of_modes(const StepKeys& keys, const PlanTarget& target,
-                                        const RunShape& shape, const Numerics& numerics, int64_t local_ranks);
+std::vector<ModeMemory> memory_of_modes(const StepKeys& keys, const PlanTarget& target, const RunShape& shape,
+                                        const Numerics& numerics, int64_t local_ranks);
 
 std::string modes_text(std::span<const ModeMemory> modes, ShardingMode chosen);
 

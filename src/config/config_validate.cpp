@@ -100,8 +100,7 @@ void check_contradictions(const TrainConfig& config, std::vector<std::string>& e
     errors.push_back(fmt::format("require_fp8 contradicts mixed_precision {}; expected fp8",
                                  config_text(config, "mixed_precision")));
   }
-  if (config.lr_scheduler_type == ScheduleType::Wsd &&
-      config.warmup_ratio + config.decay_ratio > 1) {
+  if (config.lr_scheduler_type == ScheduleType::Wsd && config.warmup_ratio + config.decay_ratio > 1) {
     errors.push_back(fmt::format("warmup_ratio is {} and decay_ratio is {}; expected a sum of at most 1",
                                  config.warmup_ratio, config.decay_ratio));
   }
@@ -215,8 +214,7 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
     note("master_weights", "finetuning_type is lora, and adapters are always exact");
     note("grad_accum_dtype", "finetuning_type is lora, and gradients of adapters are always fp32");
   }
-  if (config.lr_scheduler_type != ScheduleType::Wsd)
-    note("decay_ratio", "lr_scheduler_type is not wsd");
+  if (config.lr_scheduler_type != ScheduleType::Wsd) note("decay_ratio", "lr_scheduler_type is not wsd");
   if (config.lr_scheduler_type == ScheduleType::Constant) {
     for (const char* key : {"min_lr_ratio", "min_lr"}) note(key, "lr_scheduler_type is constant");
   }
@@ -249,8 +247,7 @@ std::vector<IdleInRun> idle_settings_of(const TrainConfig& config, bool on_gpu) 
   }
   if (config.pretend_ranks == 0) note("pretend_bandwidth_gb", "pretend_ranks is 0");
   if (!config.eval_dataset.empty()) note("eval_split", "eval_dataset is given");
-  if (!on_gpu && config.cuda_graphs == CudaGraphs::On)
-    note("cuda_graphs", "the run is on the CPU");
+  if (!on_gpu && config.cuda_graphs == CudaGraphs::On) note("cuda_graphs", "the run is on the CPU");
   return idle;
 }
 

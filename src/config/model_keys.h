@@ -17,7 +17,7 @@ enum class FinetuningType { Full, Lora };
 
 // Which model is trained, and which of its weights.
 struct ModelKeys : CommonKeys {
-  std::string model_preset;        // "" with no model_name_or_path: resolved to gpt2, and to llama-tiny in the demo
+  std::string model_preset;  // "" with no model_name_or_path: resolved to gpt2, and to llama-tiny in the demo
   std::string model_name_or_path;  // a Hugging Face folder
   // Override the sizes of the model, for a start from random weights. 0: not set. If one is set, all are filled in.
   int64_t hidden_size = 0, num_hidden_layers = 0, num_attention_heads = 0, num_key_value_heads = 0;

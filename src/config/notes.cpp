@@ -91,8 +91,7 @@ struct CostlySetting {
 
 std::vector<CostlySetting> costly_settings(const TrainConfig& config) {
   std::vector<CostlySetting> found;
-  const bool has_matrices_in_bf16 =
-      config.mixed_precision != Precision::Fp32 && !config.is_lora();
+  const bool has_matrices_in_bf16 = config.mixed_precision != Precision::Fp32 && !config.is_lora();
   if (config.master_weights == MasterWeights::Stochastic && has_matrices_in_bf16)
     found.push_back(
         {"master_weights stochastic",

@@ -152,8 +152,8 @@ std::vector<CheckResult> check_host(const DoctorRun& run) {
   }
   const RunFolders folders = folders_of(run.resolved.keys);
   const bool has_own = !folders.checkpoint_dir.empty();
-  check_disk(results, has_own ? "checkpoint_dir" : "output_dir", has_own ? folders.checkpoint_dir : folders.output_dir,
-             checkpoint);
+  check_disk(results, has_own ? "checkpoint_dir" : "output_dir",
+             has_own ? folders.checkpoint_dir : folders.output_dir, checkpoint);
   return results.take();
 }
 

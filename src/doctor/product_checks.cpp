@@ -123,7 +123,8 @@ ProductsOutcome check_products(Device& device, const DoctorRun& run,
   }
   // Times of an emulation would say nothing.
   const bool timed = device.capabilities().separate_memory;
-  const ProductOptions options{.fp8 = run.is_planned ? run.resolved.plan.numerics.fp8 : Fp8Config{}, .timed = timed};
+  const ProductOptions options{.fp8 = run.is_planned ? run.resolved.plan.numerics.fp8 : Fp8Config{},
+                               .timed = timed};
   double bf16_ms = 0, fp8_ms = 0;
   bool native = timed;
   try {

@@ -124,8 +124,7 @@ class PartOpener {
 
   DataPart open_stream(const ExampleOptions& examples, DataPart* held_out) {
     const bool is_demo = examples.dataset == kDemo;
-    if (is_demo && config_.packing != PackingKey::Auto &&
-        config_.packing != PackingKey::Stream) {
+    if (is_demo && config_.packing != PackingKey::Auto && config_.packing != PackingKey::Stream) {
       log_warning("packing {} has no effect: the demo's stories are a stream that is cut into documents",
                   config_text(config_, "packing"));
     }

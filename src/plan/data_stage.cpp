@@ -43,8 +43,8 @@ std::string choose_tokenizer(const DataKeys& keys, const std::string& of_model) 
   return name == "bytes" || is_hub_tokenizer(name) ? name : fs::absolute(name).lexically_normal().string();
 }
 
-std::unique_ptr<const Tokenizer> read_tokenizer(const DataKeys& keys, std::string& name,
-                                                std::string& source, InNeed in_need) {
+std::unique_ptr<const Tokenizer> read_tokenizer(const DataKeys& keys, std::string& name, std::string& source,
+                                                InNeed in_need) {
   try {
     source = local_tokenizer(source);  // the hub is asked once
   } catch (const ConfigError& error) {

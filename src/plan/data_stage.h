@@ -33,8 +33,8 @@ std::string choose_tokenizer(const DataKeys& keys, const std::string& of_model);
 // The tokenizer `name`, read from `source`, which becomes a path. If nobody chose it and it cannot be had: with a preset
 // that was named, and if `in_need` allows it, `name` becomes bytes; ConfigError otherwise.
 enum class InNeed { Bytes, Error };
-std::unique_ptr<const Tokenizer> read_tokenizer(const DataKeys& keys, std::string& name,
-                                                std::string& source, InNeed in_need = InNeed::Bytes);
+std::unique_ptr<const Tokenizer> read_tokenizer(const DataKeys& keys, std::string& name, std::string& source,
+                                                InNeed in_need = InNeed::Bytes);
 
 // Why `dataset`, `eval_dataset` or `tokenizer` cannot be opened, one message each. Only tokenizers and manifests are
 // read. Nothing is downloaded: what may be on the hub counts as available.

@@ -209,8 +209,7 @@ bool is_asked_for(const DataKeys& keys, std::string_view key) {
 }
 
 // Keys of the run that ask for something else than a prepared dataset has.
-void find_other_preparation(const DataKeys& keys, const std::string& folder,
-                            std::vector<std::string>& idle) {
+void find_other_preparation(const DataKeys& keys, const std::string& folder, std::vector<std::string>& idle) {
   const DatasetManifest manifest = read_dataset_manifest(posix_env(), join_path(folder, kManifestName));
   const auto compare = [&](std::string_view key) {
     const auto found = manifest.options.find(key);

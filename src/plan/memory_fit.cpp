@@ -71,8 +71,7 @@ bool one_copy_can_do(Precision precision, const StepKeys& keys) {
 
 OneCopyRange one_copy_range(const StepKeys& keys, const ModelConfig& model) {
   using Wanted = WeightCopiesKey;
-  if (!one_copy_can_do(keys.mixed_precision, keys) || keys.fp8_weight_copies == Wanted::Two)
-    return {0, 0};
+  if (!one_copy_can_do(keys.mixed_precision, keys) || keys.fp8_weight_copies == Wanted::Two) return {0, 0};
   return {keys.fp8_weight_copies == Wanted::One ? model.layers : 0, model.layers};
 }
 
@@ -106,8 +105,7 @@ StepPlan plan_step(const StepKeys& keys, const PlanTarget& target, RunShape shap
   // which libraries may use. Only if nothing smaller can be tried, all layers may fill the memory.
   const auto fits_with_fewest_copies = [&](int64_t logits_bytes) {
     if (fits(copies.fewest, logits_bytes)) return true;
-    if (shape.checkpointing == levels_of(keys.gradient_checkpointing).front())
-      plan.first_need = plan.need();
+    if (shape.checkpointing == levels_of(keys.gradient_checkpointing).front()) plan.first_need = plan.need();
     const int64_t room = target.limit.bytes / 128, room_of_most = logits_bytes == logits.back() ? 0 : room;
     if (copies.most == copies.fewest || !fits(copies.most, logits_bytes, room_of_most)) return false;
     int64_t too_few = copies.fewest, enough = copies.most;
@@ -307,9 +305,8 @@ class RemedySearch {
     const bool automatic = way.gradient_checkpointing == CheckpointingKey::Auto;
     if (!automatic) way.gradient_checkpointing = key_of(level);
     MemoryAdvice advice{{}, bytes};
-    for (const char* key :
-         {"mixed_precision", "sharding_mode", "fp8_weight_copies", "gradient_checkpointing", "fp8_head",
-          "optimizer_state", "master_weights", "per_device_train_batch_size"}) {
+    for (const char* key : {"mixed_precision", "sharding_mode", "fp8_weight_copies", "gradient_checkpointing",
+                            "fp8_head", "optimizer_state", "master_weights", "per_device_train_batch_size"}) {
       const std::string value = config_text(way, key);
       if (value != config_text(run_.keys, key)) advice.changes.push_back({key, value});
     }
@@ -359,8 +356,8 @@ class RemedySearch {
     std::optional<MemoryAdvice> best;
     int64_t most = 0;
     for (const Way& way : ways) {
-      const bool costly = way.master_weights == MasterWeights::Stochastic &&
-                          way.master_weights != run_.keys.master_weights;
+      const bool costly =
+          way.master_weights == MasterWeights::Stochastic && way.master_weights != run_.keys.master_weights;
       if (costly && best) continue;
       const int64_t rows = most_rows(way, levels_to_try());
       if (rows <= most) continue;

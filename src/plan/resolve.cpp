@@ -95,7 +95,9 @@ std::optional<int64_t> known_sequences_per_step(const StepKeys& keys, const Rank
 
 SampleNeeds sample_needs(const TrainConfig& keys) {
   constexpr int64_t kDemoRows = 8;  // the demo's exam works on several stories at a time
-  return {.rows = keys.is_demo() ? kDemoRows : keys.sample_steps != 0 ? 1 : 0,
+  return {.rows = keys.is_demo()           ? kDemoRows
+                  : keys.sample_steps != 0 ? 1
+                                           : 0,
           .at_evaluations = keys.samples_at_evaluations()};
 }
 
@@ -272,7 +274,9 @@ void resolve_stages(ResolvedRun& run, Wanted wanted) {
   const bool plans = wanted.plan >= Plan::MayNotFit || plans_later;
   run.device = std::move(wanted.device);
   if (plans && !run.device)
-    run.device = timed(run.times.device, [&] { return make_device(device_spec(given, given.deterministic), wanted.place.local_rank); });
+    run.device = timed(run.times.device, [&] {
+      return make_device(device_spec(given, given.deterministic), wanted.place.local_rank);
+    });
   const bool looks_at_model = wanted.model == Wanted::Model::AnyPlace ||
                               (is_on_disk(given.model_name_or_path) && is_on_disk(given.adapter_name_or_path));
   if (looks_at_model) {
@@ -306,7 +310,8 @@ void resolve_stages(ResolvedRun& run, Wanted wanted) {
   if (opens_data) run.data = timed(run.times.data, [&] { return open_data(keys, run.model); });
   if (plans && needs_sequences) make_plan(run.data.sequences);
   if (plans && keys.samples_at_evaluations() && run.data.is_plain_text)
-    run.plan.sampling_bytes = spare_sampling_bytes(sample_needs(keys), run.model.config, *run.device, run.plan);
+    run.plan.sampling_bytes =
+        spare_sampling_bytes(sample_needs(keys), run.model.config, *run.device, run.plan);
   if (wanted.schedule) {
     const int64_t per_step = plans        ? run.plan.sequences_per_step()
                              : opens_data ? *known_sequences_per_step(keys, place)
@@ -314,7 +319,8 @@ void resolve_stages(ResolvedRun& run, Wanted wanted) {
     run.optimizer.schedule = plan_schedule(keys, run.data.sequences, per_step);
   }
   run.config = plans && opens_data ? resolved_config(keys, run.data, run.plan, run.schedule()) : keys;
-  if (plans && sampling_rows(sample_needs(run.config), run.plan.finetuning.sharding) == 0) run.plan.sampling_bytes = 0;
+  if (plans && sampling_rows(sample_needs(run.config), run.plan.finetuning.sharding) == 0)
+    run.plan.sampling_bytes = 0;
   add_settings(run, place);
 }
 

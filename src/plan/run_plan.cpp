@@ -38,8 +38,8 @@ int64_t sensible_rows(const StepKeys& keys, int64_t length, int64_t fitting, int
 }
 
 // The batch size of the keys, or the largest that fits. Where not even one row fits, it is one.
-int64_t choose_rows(const StepKeys& keys, const PlanTarget& target, RunShape shape,
-                    const Numerics& numerics, std::optional<int64_t> sequences) {
+int64_t choose_rows(const StepKeys& keys, const PlanTarget& target, RunShape shape, const Numerics& numerics,
+                    std::optional<int64_t> sequences) {
   if (!keys.auto_batch_size) {
     // Nobody can set both.
     if (keys.max_batch_size == 0) return keys.per_device_train_batch_size;
@@ -151,8 +151,7 @@ int64_t checkpoint_bytes(const Transformer& transformer) {
 
 // A launch takes some microseconds, and a micro-step has hundreds of them. Only a long micro-step hides that.
 bool wants_graphs(const StepKeys& keys, const ModelConfig& model, const RunShape& shape) {
-  if (keys.cuda_graphs != CudaGraphs::Auto)
-    return keys.cuda_graphs == CudaGraphs::On;
+  if (keys.cuda_graphs != CudaGraphs::Auto) return keys.cuda_graphs == CudaGraphs::On;
   constexpr double kShortStep = 1e14;  // operations: some 150 ms
   return 6.0 * static_cast<double>(model.parameter_count()) * static_cast<double>(shape.tokens()) <
          kShortStep;
@@ -210,8 +209,7 @@ RunPlan plan_run(const StepKeys& given, const ModelConfig& model, Device& device
         "checkpoint instead",
         name_of(options.sharding.mode));
   }
-  if (options.sharding.shares_weights() && plan.is_fp8() &&
-      keys.fp8_weight_copies == WeightCopiesKey::Two) {
+  if (options.sharding.shares_weights() && plan.is_fp8() && keys.fp8_weight_copies == WeightCopiesKey::Two) {
     log_warning("fp8_weight_copies two has no effect: with sharding_mode {} all layers keep one copy",
                 name_of(options.sharding.mode));
   }

@@ -14,9 +14,7 @@ RankSpec rank_spec(const RankKeys& keys, DeviceKey device) {
 }
 
 DeviceSpec device_spec(const CommonKeys& keys, bool deterministic) {
-  return {.key = keys.device,
-          .deterministic = deterministic,
-          .threads = static_cast<int>(keys.num_threads)};
+  return {.key = keys.device, .deterministic = deterministic, .threads = static_cast<int>(keys.num_threads)};
 }
 
 }  // namespace octet

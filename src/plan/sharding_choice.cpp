@@ -31,13 +31,12 @@ ShardingMode mode_of(ShardingKey key, int ranks) {
 }  // namespace
 
 Sharding sharding_of(const StepKeys& config, const RankPlace& place) {
-  Sharding sharding{.mode = mode_of(config.sharding_mode, place.ranks),
-                    .rank = place.rank,
-                    .ranks = place.ranks,
-                    .group = place.ranks,
-                    .wire = config.gradient_reduce_dtype == GradientReduceDtype::Fp32
-                                ? DType::F32
-                                : DType::BF16};
+  Sharding sharding{
+      .mode = mode_of(config.sharding_mode, place.ranks),
+      .rank = place.rank,
+      .ranks = place.ranks,
+      .group = place.ranks,
+      .wire = config.gradient_reduce_dtype == GradientReduceDtype::Fp32 ? DType::F32 : DType::BF16};
   if (sharding.mode == ShardingMode::Hsdp) {
     if (place.local_ranks < 1 || place.ranks % place.local_ranks != 0) {
       fail_config(

@@ -70,8 +70,8 @@ void compare_data(Ranks& ranks, const DataHashes& mine, const std::string& host)
   }
 }
 
-std::optional<Checkpoint> prepare_files(const CommonKeys& keys, const FilesSpec& files, Env& env, Ranks& ranks,
-                                        std::optional<RunLock>& lock) {
+std::optional<Checkpoint> prepare_files(const CommonKeys& keys, const FilesSpec& files, Env& env,
+                                        Ranks& ranks, std::optional<RunLock>& lock) {
   const bool first = ranks.place().is_first();
   std::optional<Checkpoint> resumed;
   if (!keys.resume.empty()) {

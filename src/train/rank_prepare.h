@@ -11,8 +11,8 @@ namespace octet {
 
 // Before the stages of a run: chooses the checkpoint that it continues from, if any, and checks its folders. The first rank
 // then prepares the data, which may take long. The others wait here, and find everything in its caches.
-std::optional<Checkpoint> prepare_files(const CommonKeys& keys, const FilesSpec& files, Env& env, Ranks& ranks,
-                                        std::optional<RunLock>& lock);
+std::optional<Checkpoint> prepare_files(const CommonKeys& keys, const FilesSpec& files, Env& env,
+                                        Ranks& ranks, std::optional<RunLock>& lock);
 
 // After all that the first rank has to prepare: lets the others begin, and checks that all ranks have planned the same
 // run and that its files will fit.

@@ -79,17 +79,13 @@ TEST(TrainConfig, BoolsListsAndNull) {
 TEST(TrainConfig, AliasesAndBoolsStandForTheirKeys) {
   EXPECT_EQ(from_yaml("use_fp8: true").mixed_precision, Precision::Fp8);
   EXPECT_EQ(from_yaml("use_fp8: false").mixed_precision, Precision::Bf16);
-  EXPECT_EQ(from_yaml("gradient_checkpointing: true").gradient_checkpointing,
-            CheckpointingKey::Block);
-  EXPECT_EQ(from_yaml("gradient_checkpointing: false").gradient_checkpointing,
-            CheckpointingKey::None);
+  EXPECT_EQ(from_yaml("gradient_checkpointing: true").gradient_checkpointing, CheckpointingKey::Block);
+  EXPECT_EQ(from_yaml("gradient_checkpointing: false").gradient_checkpointing, CheckpointingKey::None);
   EXPECT_EQ(from_yaml("gradient_checkpointing: mlp").gradient_checkpointing, CheckpointingKey::Mlp);
-  EXPECT_EQ(from_flags({"--gradient_checkpointing", "act"}).gradient_checkpointing,
-            CheckpointingKey::Act);
-  for (const auto& [given, meant] :
-       {std::pair("true", CudaGraphs::On), std::pair("on", CudaGraphs::On),
-        std::pair("false", CudaGraphs::Off), std::pair("off", CudaGraphs::Off),
-        std::pair("auto", CudaGraphs::Auto)}) {
+  EXPECT_EQ(from_flags({"--gradient_checkpointing", "act"}).gradient_checkpointing, CheckpointingKey::Act);
+  for (const auto& [given, meant] : {std::pair("true", CudaGraphs::On), std::pair("on", CudaGraphs::On),
+                                     std::pair("false", CudaGraphs::Off), std::pair("off", CudaGraphs::Off),
+                                     std::pair("auto", CudaGraphs::Auto)}) {
     EXPECT_EQ(from_yaml(fmt::format("cuda_graphs: {}", given)).cuda_graphs, meant) << given;
     EXPECT_EQ(from_flags({"--cuda_graphs", given}).cuda_graphs, meant) << given;
   }
@@ -130,8 +126,7 @@ TEST(TrainConfig, ShardingIsReadInTheWordsOfOtherProjects) {
   EXPECT_EQ(from_yaml("fsdp: false").sharding_mode, Mode::None);
   EXPECT_EQ(from_yaml("fsdp: full_shard auto_wrap").sharding_mode, Mode::FsdpFull);
   EXPECT_EQ(from_flags({"--fsdp", "--max_steps", "3"}).sharding_mode, Mode::FsdpFull);
-  EXPECT_EQ(from_yaml("gradient_reduce_dtype: Float32").gradient_reduce_dtype,
-            GradientReduceDtype::Fp32);
+  EXPECT_EQ(from_yaml("gradient_reduce_dtype: Float32").gradient_reduce_dtype, GradientReduceDtype::Fp32);
   EXPECT_THROW(from_yaml("zero_stage: 4"), ConfigError);
   EXPECT_THROW(from_yaml("fsdp: half"), ConfigError);
 }
