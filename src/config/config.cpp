@@ -98,25 +98,8 @@ TrainConfig load_session_config(FileSettings file, std::span<const KeySetting> f
   return config;
 }
 
-TrainConfig load_stored_config(const std::string& path, std::span<const KeySetting> flags) {
-  FileSettings file{.path = path, .settings = {}, .errors = {}};
-  require_regular_file(path);
-  file.settings = read_settings_file(path, file.errors);
-  const auto find = [&](std::string_view key) {
-    return std::ranges::find(file.settings, key, &KeySetting::name);
-  };
-  const bool older = find("fp8_fast_accum") == file.settings.end();
-  if (const auto head = find("fp8_head"); older && head != file.settings.end()) {
-    if (head->values == std::vector<std::string>{"true"}) head->values = {"all"};
-  }
-  TrainConfig config = load_train_config(std::move(file), flags);
-  const bool matters = config.mixed_precision == Precision::Fp8 && has_scale_per_tensor(config.fp8_recipe);
-  if (older && matters && !config.is_set("fp8_fast_accum")) config.fp8_fast_accum = Fp8FastAccum::None;
-  return config;
-}
-
 TrainedRun load_trained_run(const std::string& path) {
-  TrainConfig config = load_stored_config(path, {});
+  TrainConfig config = load_train_config(path, {});
   TrainedRun run;
   run.mixed_precision = config.mixed_precision;
   run.per_device_train_batch_size = config.per_device_train_batch_size;

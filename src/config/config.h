@@ -78,12 +78,6 @@ TrainConfig load_train_config(FileSettings file, std::span<const KeySetting> fla
 // The same with read_config_file.
 TrainConfig load_train_config(const std::string& path, std::span<const KeySetting> flags);
 
-// The configuration of a run, as octet wrote it. What an older octet wrote means what it meant there: before
-// fp8_fast_accum, sums were exact, and fp8_head true put all products of the head in FP8. One thing is not kept:
-// an older octet had fast sums of any length. Today, those over more than kMostTokensOfFastSums tokens or
-// kMostInputsOfFastSums inputs are exact, because longer fast sums may cost accuracy.
-TrainConfig load_stored_config(const std::string& path, std::span<const KeySetting> flags);
-
 // As load_train_config, for commands that look at a run without its data. Without a dataset, a `-tiny` preset (or no
 // model at all) means the demo. For any other model, some dataset is assumed.
 TrainConfig load_plan_config(FileSettings file, std::span<const KeySetting> flags);

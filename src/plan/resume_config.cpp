@@ -140,7 +140,7 @@ TrainConfig load_resumable_config(const FileSettings& given, std::span<const Key
   const std::string resume = config.resume, latest_run = run_folder(config);
   const Origin origin = find_origin(env, config, path.empty());
   if (path.empty() && !origin.configuration.empty()) {
-    config = load_stored_config(origin.configuration, flags);
+    config = load_train_config(origin.configuration, flags);
     config.resume = resume;
   }
   require_dataset(config, given, origin);
@@ -160,7 +160,7 @@ TrainConfig load_resumable_config(const FileSettings& given, std::span<const Key
 std::optional<TrainConfig> settings_of(const Checkpoint& checkpoint) {
   if (!checkpoint.has_file(checkpoint_file::kRunConfig)) return std::nullopt;
   try {
-    return load_stored_config(checkpoint.file_path(checkpoint_file::kRunConfig), {});
+    return load_train_config(checkpoint.file_path(checkpoint_file::kRunConfig), {});
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -171,7 +171,7 @@ std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const Tr
   if (!checkpoint.has_file(checkpoint_file::kRunConfig)) return changes;
   TrainConfig before;
   try {
-    before = load_stored_config(checkpoint.file_path(checkpoint_file::kRunConfig), {});
+    before = load_train_config(checkpoint.file_path(checkpoint_file::kRunConfig), {});
   } catch (const Error& error) {
     return {fmt::format("the settings of the checkpoint cannot be read: {}", error.what())};
   }

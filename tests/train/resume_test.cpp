@@ -194,35 +194,6 @@ TEST_F(Resume, TheStartModelMayBeGone) {
   EXPECT_EQ(train(again), kExitDone);
 }
 
-// A run of an octet that had exact sums and fp8_head as true or false goes on with what these meant, and a change is told.
-TEST_F(Resume, OlderSettingsKeepTheirMeaning) {
-  ASSERT_EQ(train(config("run", {{"mixed_precision", "fp8"}, {"max_steps", "2"}})), kExitDone);
-  const std::string path = checkpoint("run", 2, true), file = path + "/train_config.yaml";
-  std::string text = read_text(file);
-  const auto replace = [&](const std::string& line, const std::string& by) {
-    const size_t at = text.find(line);
-    ASSERT_NE(at, std::string::npos) << line;
-    text.replace(at, line.size(), by);
-  };
-  replace("fp8_fast_accum: forward\n",
-          "# - - - - - - - - - - -\n");  // as long, because the manifest knows the size
-  replace("fp8_head: auto\n", "fp8_head: true\n");
-  folder.write(fs::relative(file, folder.path()).string(), text);
-
-  const std::vector<KeySetting> flags = {{.name = "resume", .values = {path}}};
-  const TrainConfig resumed = load_resumable_config({}, flags);
-  EXPECT_EQ(resumed.fp8_fast_accum, Fp8FastAccum::None);
-  EXPECT_EQ(resumed.fp8_head, Fp8Head::All);
-  EXPECT_THAT(idle_settings({&resumed, 1}, false), testing::IsEmpty()) << "nobody has set it";
-  const Checkpoint found = open_checkpoint(posix_env(), path, false);
-  EXPECT_THAT(changed_settings(found, resumed), testing::IsEmpty());
-  EXPECT_THAT(changed_settings(found, config("run", {{"mixed_precision", "fp8"}, {"max_steps", "2"}})),
-              testing::IsSupersetOf({"fp8_fast_accum none -> forward", "fp8_head all -> auto"}));
-
-  const std::vector<KeySetting> flagged = {flags[0], {.name = "fp8_fast_accum", .values = {"forward"}}};
-  EXPECT_EQ(load_resumable_config({}, flagged).fp8_fast_accum, Fp8FastAccum::Forward);
-}
-
 // Checkpoints of both precisions from one second, in which times say nothing: the further one counts.
 TEST_F(Resume, GoesOnFromTheFurtherOneOfASecond) {
   const auto run = [&](const char* precision, const char* steps) {
