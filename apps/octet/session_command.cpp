@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -13,17 +14,19 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/process.h"
 #include "base/signals.h"
 #include "base/text.h"
 #include "command.h"
 #include "import/import.h"
-#include "octet/session.h"
+#include "session/open_session.h"
 
 // A session for a program in another process, in any language: calls and their results are lines of JSON on a socket,
 // and arrays are in memory that both share. docs/python.md describes the package that uses it, docs/formats.md the calls.
 
 namespace octet {
+
 namespace {
 
 using Json = nlohmann::json;
@@ -45,7 +48,8 @@ class Lines {
       char piece[1 << 16];
       const ssize_t count = read(fd_, piece, sizeof piece);
       if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return std::nullopt;
+      if (count == 0 || (count < 0 && errno == ECONNRESET)) return std::nullopt;
+      if (count < 0) fail("[socket] descriptor {}: {}", fd_, std::strerror(errno));
       buffer_.append(piece, static_cast<size_t>(count));
     }
     std::string line = buffer_.substr(0, end);
@@ -107,6 +111,17 @@ class SharedMemory {
   size_t size_ = 0;
 };
 
+// A number of a call. The library would cut off what does not fit.
+int64_t integer(const Json& value, const char* name, int64_t least, int64_t most) {
+  const bool fits = value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() >> 63);
+  if (const int64_t number = fits ? value.get<int64_t>() : 0; fits && number >= least && number <= most)
+    return number;
+  fail_config("[{}] is {}; expected a whole number from {} to {}", name, value.dump(), least, most);
+}
+int64_t integer_of(const Json& call, const char* name, int64_t least, int64_t most) {
+  return integer(call.at(name), name, least, most);
+}
+
 Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json();
 }
@@ -142,7 +157,7 @@ class Server {
     } catch (const ConfigError& error) {
       reply["error"] = error_json(opens ? "config" : "input", error.what());
     } catch (const Json::exception& error) {
-      reply["error"] = error_json("input", error.what());
+      reply["error"] = error_json("input", fmt::format("[call] {}", plain_json_error(error.what())));
     } catch (const std::bad_alloc&) {
       reply["error"] = error_json("error", "out of memory on the host");
     } catch (const std::exception& error) {
@@ -166,10 +181,15 @@ class Server {
     if (!call.at("config").is_null()) path = call.at("config");
     std::vector<KeySetting> settings;
     for (const Json& setting : call.at("settings")) {
-      const std::vector<std::string> values = setting.at(1);
-      settings.push_back({.name = setting.at(0), .values = values, .is_list = values.size() != 1});
+      KeySetting& added = settings.emplace_back(KeySetting{.name = setting.at(0), .values = {}});
+      added.is_list = setting.at(1).is_array();
+      if (added.is_list) {
+        added.values = setting.at(1).get<std::vector<std::string>>();
+      } else {
+        added.values = {setting.at(1).get<std::string>()};
+      }
     }
-    session_.emplace(read_run_file(path), settings);
+    session_ = open_session(read_run_file(path), settings);
     const SessionFacts& facts = session_->facts();
     Json tensors = Json::array();
     for (const SessionTensor& each : facts.tensors)
@@ -189,10 +209,9 @@ class Server {
 
   // The arrays of a call: input_ids, and labels behind them.
   Rows rows_of(const Json& call) {
-    const int64_t rows = call.at("rows"), length = call.at("length");
-    constexpr int64_t kMost = int64_t{1} << 40;
-    if (rows < 1 || length < 1 || rows > kMost / length)
-      fail_config("{} rows of {} cannot be read", rows, length);
+    constexpr int64_t kMost = int64_t{1} << 31;
+    const int64_t rows = integer_of(call, "rows", 1, kMost), length = integer_of(call, "length", 1, kMost);
+    if (rows > kMost / length) fail_config("{} rows of {} cannot be read", rows, length);
     const auto count = static_cast<size_t>(rows * length);
     const bool labels = call.value("labels", false);
     const auto* ids = static_cast<const int32_t*>(memory_.map((labels ? 2 : 1) * count * sizeof(int32_t)));
@@ -224,18 +243,22 @@ class Server {
 
   Json generate(const Json& call) {
     const std::vector<std::string> prompts = call.at("prompts");
-    const SessionSampling usual;
-    return {{"texts", session_->generate(
-                          prompts, {.max_new_tokens = call.value("max_new_tokens", usual.max_new_tokens),
-                                    .temperature = call.value("temperature", usual.temperature),
-                                    .top_k = call.value("top_k", usual.top_k),
-                                    .top_p = call.value("top_p", usual.top_p),
-                                    .seed = call.value("seed", usual.seed)})}};
+    SessionSampling sampling;
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    if (call.contains("max_new_tokens"))
+      sampling.max_new_tokens = integer_of(call, "max_new_tokens", 1, kMost);
+    if (call.contains("top_k")) sampling.top_k = integer_of(call, "top_k", 0, kMost);
+    if (call.contains("seed")) sampling.seed = static_cast<uint64_t>(integer_of(call, "seed", 0, kMost));
+    sampling.temperature = call.value("temperature", sampling.temperature);
+    sampling.top_p = call.value("top_p", sampling.top_p);
+    return {{"texts", session_->generate(prompts, sampling)}};
   }
 
   Json encode(const Json& call) { return {{"ids", session_->encode(call.at("text"))}}; }
   Json decode(const Json& call) {
-    const std::vector<int32_t> ids = call.at("ids");
+    std::vector<int32_t> ids;
+    for (const Json& id : call.at("ids"))
+      ids.push_back(static_cast<int32_t>(integer(id, "ids", 0, 0x7fffffff)));
     return {{"text", session_->decode(ids)}};
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,8 +30,8 @@ struct SessionStep {
   double penalty = 0;
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  int64_t tokens = 0;
-  double seconds = 0;
+  int64_t tokens = 0;    // without padding, and without what follows the last label of a row
+  double seconds = 0;    // of the whole call, with drawing or cutting its rows
   bool skipped = false;  // loss or norm was not finite: nothing has changed
 };
 
@@ -48,7 +49,7 @@ struct SessionSampling {
   uint64_t seed = 0;
 };
 
-// A model as state_dict lists it.
+// A weight of the model.
 struct SessionTensor {
   std::string name;  // as Hugging Face has it
   std::vector<int64_t> shape;
@@ -63,14 +64,15 @@ struct SessionFacts {
   std::vector<SessionTensor> tensors;
 };
 
-class RunSession;
 struct FileSettings;
 struct KeySetting;
 
 // A model in training in this process, on one device. The caller decides what each step reads, and when to evaluate,
-// generate and save. Nothing is written but what save functions are told to; no signal is handled. Not thread-safe, but
-// several sessions may live in a process. Functions throw Error; ConfigError if settings or arguments are wrong, and
-// then nothing has changed.
+// generate and save. Only the save functions write, and the constructor, into the cache: what it downloads, and a dataset
+// that it has to prepare. Signals stay the caller's, with two exceptions: while a dataset is prepared, Ctrl-C stops that; and
+// a mapped file that gets shorter while it is read ends the process with a message (SIGBUS). Not thread-safe, but several
+// sessions may live in a process. Functions throw Error; ConfigError if settings or arguments are wrong, and then nothing has
+// changed.
 class Session {
  public:
   // `arguments` as those of `octet train`: {"--model_preset", "gpt2", "--mixed_precision", "fp8"}, and perhaps a YAML
@@ -78,7 +80,6 @@ class Session {
   explicit Session(std::span<const std::string> arguments);
   explicit Session(std::initializer_list<std::string> arguments)
       : Session(std::span<const std::string>(arguments.begin(), arguments.end())) {}
-  Session(const FileSettings& file, std::span<const KeySetting> flags);
   ~Session();
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
@@ -99,6 +100,9 @@ class Session {
   // Continues the prompts. If the model learns conversations from the dataset, a prompt is what a user says.
   std::vector<std::string> generate(std::span<const std::string> prompts,
                                     const SessionSampling& sampling = {});
+  std::string generate(const std::string& prompt, const SessionSampling& sampling = {}) {
+    return generate(std::span(&prompt, 1), sampling).front();
+  }
   std::vector<int32_t> encode(const std::string& text);
   std::string decode(std::span<const int32_t> ids);
 
@@ -108,17 +112,23 @@ class Session {
   void restore(const State& state);
 
   // The same on disk, as `octet train` writes and resumes it: FOLDER/step_N, whose path is returned. `path` for loading is
-  // that, or a folder of checkpoints, whose latest is taken.
+  // that, or a folder of checkpoints, whose latest is taken. After an Error of restore() or load_checkpoint() that is no
+  // ConfigError, the state may be mixed: load another one.
   std::string save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& path);
-  // A folder that Transformers loads, or with adapters PEFT. It must not exist or be empty.
+  // A folder that Transformers loads, or with adapters PEFT. It must not exist or be empty. Without its tokenizer, if that
+  // cannot be read.
   void save(const std::string& folder);
 
   // Exact fp32 values of a tensor in facts().tensors.
   std::vector<float> tensor(const std::string& name) const;
 
  private:
-  std::unique_ptr<RunSession> run_;
+  friend Session open_session(const FileSettings& file, std::span<const KeySetting> flags);
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> run_;
 };
 
 }  // namespace octet

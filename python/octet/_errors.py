@@ -40,7 +40,8 @@ def error_of(code: int, log: Sequence[str]) -> OctetError:
     if code == 2:
         return ConfigError(errors or log)
     if code < 0:
-        end = f"octet was killed by {signal.Signals(-code).name}"
+        known = {number.value: number.name for number in signal.Signals}
+        end = f"octet was killed by {known.get(-code, f'signal {-code}')}"
     else:
         end = f"octet ended with exit code {code}"
     return _ERRORS.get(code, OctetError)("\n".join([end, *(errors if errors and code > 0 else log)]))

@@ -49,17 +49,25 @@ def _texts(key: str, value: Any) -> list[str]:
     return [os.fspath(value) if isinstance(value, os.PathLike) else str(value)]
 
 
-def settings(keys: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """The keys as texts: one, or one per item of a list. None keeps the default, as null does in a file."""
-    result = [(key, _texts(key, value)) for key, value in keys.items() if value is not None]
-    for key, words in result:
-        if len(words) > 1 and any("," in word for word in words):
-            raise ValueError(f"an item of {key} holds a comma, which a flag cannot hold: pass it in a config dict")
+def settings(keys: Mapping[str, Any]) -> list[tuple[str, Union[str, list[str]]]]:
+    """The keys as texts, or lists of texts. None keeps the default, as null does in a file."""
+    result: list[tuple[str, Union[str, list[str]]]] = []
+    for key, value in keys.items():
+        if value is not None:
+            texts = _texts(key, value)
+            result.append((key, texts if isinstance(value, (list, tuple)) and value else texts[0]))
     return result
 
 
 def flags(keys: Mapping[str, Any]) -> list[str]:
-    return [f"--{key}={','.join(words)}" for key, words in settings(keys)]
+    result = []
+    for key, words in settings(keys):
+        if not isinstance(words, str):
+            if any("," in word for word in words):
+                raise ValueError(f"an item of {key} holds a comma, which a flag cannot hold: pass it in a config dict")
+            words = ",".join(words)
+        result.append(f"--{key}={words}")
+    return result
 
 
 @contextlib.contextmanager

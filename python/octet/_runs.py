@@ -107,7 +107,7 @@ def generate(
     sampling = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     words = [f"--prompt={prompt}" for prompt in given]
     out, _ = run_tool(["generate", os.fspath(model), "--jsonl", *words, *flags({**sampling, **keys})])
-    return [json.loads(line) for line in out.splitlines()]
+    return [json.loads(line) for line in out.split("\n") if line]  # a text may hold other ends of lines
 
 
 class _Run:

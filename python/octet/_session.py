@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -135,7 +135,10 @@ class Session:
         return list(self._call("encode", text=text)["ids"])
 
     def decode(self, ids: Any) -> str:
-        return str(self._call("decode", ids=token_rows(ids, "ids")[0].tolist() if len(ids) else [])["text"])
+        rows = token_rows(ids, "ids") if len(ids) else [array("i")]
+        if len(rows) > 1:
+            raise ValueError(f"ids has {len(rows)} rows; expected the ids of one text")
+        return str(self._call("decode", ids=rows[0].tolist())["text"])
 
     def save(self, path: Union[str, os.PathLike[str]]) -> Path:
         """Writes the model as a folder that Transformers loads."""
@@ -200,15 +203,11 @@ class Session:
         self._last_id += 1
         request = json.dumps({"id": self._last_id, "call": call, **arguments}, allow_nan=False).encode() + b"\n"
         try:
-            self._socket.sendall(request)
+            with _uninterrupted():
+                self._awaits_reply = True
+                self._socket.sendall(request)
         except OSError:
             raise self._child_has_ended() from None
-        except BaseException:
-            if len(request) > 1 << 16:  # an interrupt may have left half of it
-                self._end()
-            raise
-        finally:
-            self._awaits_reply = True
         reply = self._reply()
         if "error" in reply:
             error = reply["error"]
@@ -224,27 +223,41 @@ class Session:
             selector.register(self._process.stderr, selectors.EVENT_READ)
             while True:
                 while b"\n" in self._received:
-                    line, self._received = self._received.split(b"\n", 1)
+                    line, rest = self._received.split(b"\n", 1)
                     reply: dict[str, Any] = json.loads(line)
-                    if reply.get("id", self._last_id) == self._last_id:
-                        self._awaits_reply = False
+                    answered = reply.get("id", self._last_id) == self._last_id
+                    with _uninterrupted():
+                        self._received = rest
+                        self._awaits_reply = not answered
+                    if answered:
                         _read_log(self._process, self._log)
                         return reply
                 for key, _ in selector.select():
                     if key.fileobj is self._socket:
                         try:
-                            data = self._socket.recv(1 << 20)
+                            with _uninterrupted():
+                                data = self._socket.recv(1 << 20)
+                                self._received += data
                         except ConnectionError:
                             data = b""
                         if not data:
                             raise self._child_has_ended()
-                        self._received += data
                     elif not _read_log(self._process, self._log):
                         selector.unregister(key.fileobj)
 
     def _child_has_ended(self) -> OctetError:
         self._end()
         return error_of(self._process.returncode or 1, self._log.end())
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A Ctrl-C comes after these lines, not between them. They must not wait for long."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _batch_of(input_ids: Any, labels: Any) -> Optional[Batch]:

@@ -300,6 +300,7 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Tran
                              ? "computed from every tensor, those of the head from the first micro-batch"
                              : "computed from every tensor";
   if (!saved) {
+    model.scales().initialise(device);
     remarks.push_back(fmt::format("to FP8: the scales are {}; weights and moments are kept", computed));
     return;
   }
@@ -309,6 +310,7 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Tran
   } catch (const IoError&) {
     throw;
   } catch (const Error& reason) {
+    model.scales().initialise(device);
     remarks.push_back(fmt::format("FP8 scales are {}, not restored: {}", computed, reason.what()));
   }
 }

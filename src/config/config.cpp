@@ -208,9 +208,9 @@ std::string to_yaml(const TrainConfig& config) {
       group = key.group;
     }
     const std::string_view decider = decided_by(config, key.name);
-    // A choice that is decided later: "" is none of its values.
+    // A choice that is decided later, and the dataset of a session without one: "" is none of their values.
     const KeyValue held = table.get(config, i);
-    const bool is_open = key.type == KeyType::Choice && value_text(held).empty();
+    const bool is_open = (key.type == KeyType::Choice || key.name == "dataset") && value_text(held).empty();
     const std::string value = is_open ? "null" : value_yaml(held);
     text += fmt::format("{}{}:{}{}", decider.empty() ? "" : "# ", key.name,
                         value.starts_with('\n') ? "" : " ", value);

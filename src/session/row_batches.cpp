@@ -30,6 +30,13 @@ void check(const Rows& rows, const RunShape& shape, int64_t vocab) {
   check_ids(rows.labels, "labels", rows.length, vocab, true);
 }
 
+// Places behind the last label that is not ignored teach nothing: they are padding, as those that callers add.
+size_t used_length(std::span<const int32_t> labels) {
+  size_t used = labels.size();
+  while (used > 0 && labels[used - 1] == kIgnoredLabel) --used;
+  return used;
+}
+
 // A document in the first places of a row, and padding in the others.
 void add_row(Batch& batch, std::span<const int32_t> ids, std::span<const int32_t> labels) {
   const auto begin = narrow<int32_t>(std::ssize(batch.tokens));
@@ -57,10 +64,12 @@ std::vector<Batch> row_batches(const Rows& rows, const RunShape& shape, int64_t 
   for (int64_t first = 0; first < count; first += shape.rows) {
     Batch& batch = batches.emplace_back(Batch{.rows = shape.rows, .length = shape.length});
     for (int64_t row = first; row < first + shape.rows; ++row) {
-      const auto begin = static_cast<size_t>(row * rows.length), length = static_cast<size_t>(rows.length);
-      const bool is_there = row < count;
-      add_row(batch, is_there ? rows.input_ids.subspan(begin, length) : std::span<const int32_t>(),
-              is_there ? labels.subspan(begin, length) : std::span<const int32_t>());
+      std::span<const int32_t> row_labels;  // none behind the last row
+      const auto begin = static_cast<size_t>(row * rows.length);
+      if (row < count) row_labels = labels.subspan(begin, static_cast<size_t>(rows.length));
+      const size_t used = used_length(row_labels);
+      add_row(batch, used > 0 ? rows.input_ids.subspan(begin, used) : row_labels.first(0),
+              row_labels.first(used));
     }
     batch.document_starts.push_back(narrow<int32_t>(std::ssize(batch.tokens)));
   }

@@ -1,6 +1,7 @@
 #include "octet/session.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/clock.h"
@@ -11,10 +12,12 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/export.h"
 #include "checkpoint/snapshot.h"
+#include "config/notes.h"
 #include "generate/generate.h"
 #include "hf/hf_folder.h"
 #include "plan/data_loaders.h"
 #include "plan/resolve.h"
+#include "session/open_session.h"
 #include "session/row_batches.h"
 #include "step/training_session.h"
 #include "train/evaluate.h"
@@ -39,6 +42,9 @@ ResolvedRun open_run(const FileSettings& file, std::span<const KeySetting> flags
   const TrainConfig given = load_session_config(file, flags);
   if (!given.resume.empty())
     fail_config("{} is not for sessions: use load_checkpoint", given.origins.find("resume")->second);
+  if (given.pretend_ranks != 0)
+    fail_config("{} is not for sessions, which have one rank", given.origins.find("pretend_ranks")->second);
+  tell_of_settings({&given, 1}, runs_on_gpu(given.device));
   const bool has_data = !given.dataset.empty(), has_schedule = has_data || given.max_steps > 0;
   ResolvedRun run = resolve(given, Wanted::by_session(has_data, has_schedule));
   if (!has_schedule) run.optimizer.schedule = constant_rate(run.keys);
@@ -53,6 +59,32 @@ std::vector<KeySetting> settings_of(std::span<const std::string> arguments, std:
     fail_config("{} follows {}; expected one configuration file", read.positionals[1], read.positionals[0]);
   if (!read.positionals.empty()) path = read.positionals[0];
   return std::move(read.settings);
+}
+
+void check_rate(std::optional<double> rate) {
+  // AdamW takes it as fp32.
+  if (rate && !(*rate >= 0 && std::isfinite(static_cast<float>(*rate))))
+    fail_config("[lr] is {}; expected a number from 0 on", *rate);
+}
+
+void check_path(const std::string& path) {
+  if (path.empty()) fail_config("[path] is empty; expected a folder");
+}
+
+bool has_targets(std::span<const Batch> batches) {
+  return std::ranges::any_of(batches, [](const Batch& batch) { return batch.target_count > 0; });
+}
+
+// The limits of `octet generate`.
+void check_sampling(const SessionSampling& sampling) {
+  const auto check = [](bool is_right, const char* name, auto value, const char* expected) {
+    if (!is_right) fail_config("[{}] is {}; expected {}", name, value, expected);
+  };
+  const double temperature = sampling.temperature;
+  check(sampling.max_new_tokens >= 1, "max_new_tokens", sampling.max_new_tokens, "at least 1");
+  check(std::isfinite(temperature) && temperature >= 0, "temperature", temperature, "at least 0");
+  check(sampling.top_k >= 0, "top_k", sampling.top_k, "at least 0");
+  check(sampling.top_p >= 0 && sampling.top_p <= 1, "top_p", sampling.top_p, "0 to 1");
 }
 
 struct BytesSink : Sink {
@@ -72,9 +104,8 @@ class Session::State {
 };
 
 // The parts of a session, in the order in which they are made.
-class RunSession {
- public:
-  RunSession(const FileSettings& file, std::span<const KeySetting> flags)
+struct Session::Impl {
+  Impl(const FileSettings& file, std::span<const KeySetting> flags)
       : run(reading_input([&] { return open_run(file, flags); })),
         model(run.model.config, run.plan.shape, run.plan.numerics, *run.device, run.plan.finetuning) {
     Console quiet(ConsoleMode::Quiet);
@@ -91,17 +122,15 @@ class RunSession {
 
   const Tokenizer& tokenizer() {
     if (!run.data.tokenizer) {
-      std::string& source = run.data.tokenizer_source;
-      run.data.tokenizer_name = source = choose_tokenizer(run.keys, run.model.tokenizer);
-      run.data.tokenizer = read_tokenizer(run.keys, run.data.tokenizer_name, source, InNeed::Error);
+      std::string name = choose_tokenizer(run.keys, run.model.tokenizer), source = name;
+      run.data.tokenizer = read_tokenizer(run.keys, name, source, InNeed::Error);
+      run.data.tokenizer_name = name;
+      run.data.tokenizer_source = source;
     }
     return *run.data.tokenizer;
   }
 
-  SessionStep train(std::span<const Batch> batches, std::optional<double> rate) {
-    if (std::ranges::all_of(batches, [](const Batch& batch) { return batch.target_count == 0; }))
-      fail_config("[labels] no place of this step is trained");
-    const auto start = Clock::now();
+  SessionStep train(std::span<const Batch> batches, std::optional<double> rate, Clock::time_point start) {
     const std::vector<HostBatch> views = host_views(batches);
     const StepResult result =
         training->step({.step = step,
@@ -125,9 +154,21 @@ class RunSession {
     about.config = model.config();
     about.checkpoint.reset();
     about.adapter.reset();
-    tokenizer();
-    about.tokenizer = run.data.tokenizer_source;
+    try {
+      tokenizer();
+      about.tokenizer = run.data.tokenizer_source;
+    } catch (const ConfigError& error) {
+      log_warning("the model is saved without a tokenizer: {}", error.what());
+      about.tokenizer.clear();
+    }
     return about;
+  }
+
+  // As train_config.yaml of a checkpoint has it.
+  std::string settings() const {
+    TrainConfig config = run.config;
+    if (!run.data.tokenizer_name.empty()) config.tokenizer = run.data.tokenizer_name;
+    return to_yaml(config);
   }
 
   std::vector<NamedText> checkpoint_texts() const {
@@ -164,7 +205,6 @@ class RunSession {
   int64_t step = 0, tokens = 0;
   SessionFacts facts;
 
- private:
   void set_facts() {
     facts = {.vocab_size = model.config().vocab,
              .rows = model.shape().rows,
@@ -190,11 +230,14 @@ class RunSession {
 Session::Session(std::span<const std::string> arguments) {
   std::string path;
   const std::vector<KeySetting> flags = settings_of(arguments, path);
-  run_ = std::make_unique<RunSession>(read_config_file(path), flags);
+  run_ = std::make_unique<Impl>(read_config_file(path), flags);
 }
 
-Session::Session(const FileSettings& file, std::span<const KeySetting> flags)
-    : run_(std::make_unique<RunSession>(file, flags)) {}
+Session::Session(std::unique_ptr<Impl> impl) : run_(std::move(impl)) {}
+
+Session open_session(const FileSettings& file, std::span<const KeySetting> flags) {
+  return Session(std::make_unique<Session::Impl>(file, flags));
+}
 
 Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
@@ -209,14 +252,25 @@ int64_t Session::steps_done() const {
 }
 
 SessionStep Session::step(const Rows& rows, std::optional<double> rate) {
-  return run_->train(row_batches(rows, run_->model.shape(), run_->model.config().vocab), rate);
+  const auto start = Clock::now();
+  check_rate(rate);
+  const std::vector<Batch> batches = row_batches(rows, run_->model.shape(), run_->model.config().vocab);
+  if (!has_targets(batches)) fail_config("[labels] no place of this step is trained");
+  return run_->train(batches, rate, start);
 }
 
 SessionStep Session::step(std::optional<double> rate) {
+  const auto start = Clock::now();
+  check_rate(rate);
   run_->need_data("input_ids");
+  const LoaderState before = run_->loader->state();
   run_->drawn.resize(static_cast<size_t>(run_->run.plan.accumulation));
   for (Batch& batch : run_->drawn) run_->loader->next(batch);
-  return run_->train(run_->drawn, rate);
+  if (!has_targets(run_->drawn)) {
+    run_->loader->set_state(before);
+    fail_config("[dataset] no place of this step is trained");
+  }
+  return run_->train(run_->drawn, rate, start);
 }
 
 SessionScore Session::evaluate(const Rows& rows) {
@@ -248,14 +302,16 @@ SessionScore Session::evaluate() {
 
 std::vector<std::string> Session::generate(std::span<const std::string> prompts,
                                            const SessionSampling& sampling) {
+  constexpr int64_t kMostTogether = 16;  // each needs memory for a whole context
+  check_sampling(sampling);
   if (prompts.empty()) return {};
   const Tokenizer& tokenizer = run_->tokenizer();
-  if (!run_->generator || run_->generator_rows < std::ssize(prompts)) {
+  const int64_t rows = std::min<int64_t>(std::ssize(prompts), kMostTogether);
+  if (!run_->generator || run_->generator_rows < rows) {
     run_->generator.reset();
-    run_->generator =
-        std::make_unique<Generator>(run_->model, *run_->run.device, tokenizer, std::ssize(prompts),
-                                    run_->model.shape().length, run_->run.data.data.chat());
-    run_->generator_rows = std::ssize(prompts);
+    run_->generator = std::make_unique<Generator>(run_->model, *run_->run.device, tokenizer, rows,
+                                                  run_->model.shape().length, run_->run.data.data.chat());
+    run_->generator_rows = rows;
   }
   return run_->generator->continue_prompts({prompts.begin(), prompts.end()},
                                            {.max_tokens = sampling.max_new_tokens,
@@ -290,12 +346,13 @@ void Session::restore(const State& state) {
 }
 
 std::string Session::save_checkpoint(const std::string& folder) {
+  check_path(folder);
   const RunSpec& run = run_->run;
   Snapshot snapshot;
   TrainerState state{
       .step = run_->step, .tokens = run_->tokens, .sequences_per_step = run.plan.sequences_per_step()};
   if (run_->loader) state.loader = run_->loader->state();
-  snapshot.take(*run.device, run_->model, std::move(state), run.files.settings("").yaml, true);
+  snapshot.take(*run.device, run_->model, std::move(state), run_->settings(), true);
   snapshot.check();
   const std::vector<NamedText> texts = run_->checkpoint_texts();
   const auto write = [&](CheckpointWriter& writer) {
@@ -308,6 +365,7 @@ std::string Session::save_checkpoint(const std::string& folder) {
 }
 
 void Session::load_checkpoint(const std::string& path) {
+  check_path(path);
   const bool is_one = run_->env.exists(join_path(path, checkpoint_file::kState));
   const std::optional<Checkpoint> checkpoint =
       is_one ? open_checkpoint(run_->env, path) : CheckpointStore(run_->env, path).open_latest();
@@ -321,6 +379,13 @@ void Session::load_checkpoint(const std::string& path) {
 }
 
 void Session::save(const std::string& folder) {
+  check_path(folder);
+  for (const Parameter& parameter : run_->model.parameters().all()) {
+    if (!parameter.storage.trainable) continue;
+    const std::vector<float> values = ParameterSet::weight_values(*run_->run.device, parameter);
+    require(all_finite(std::as_bytes(std::span(values)), DType::F32),
+            "[save] {} holds values that are not finite; the model is not saved", parameter.spec.name);
+  }
   export_trained(run_->env, *run_->run.device, run_->model, run_->about(), run_->run.model.base_name, folder);
 }
 

@@ -160,16 +160,18 @@ TrainingState TrainingSession::snapshot() const {
 
 void TrainingSession::restore(const TrainingState& state) {
   if (ranks_) ranks_->settle();
-  auto bytes = state.tensors.begin();
+  std::vector<NamedTensor> tensors;
   for (const Parameter& parameter : model_.parameters().all()) {
-    for (const NamedTensor& named : parameter.state()) {
-      require(bytes != state.tensors.end() && std::ssize(*bytes) == named.tensor.bytes(),
-              "[snapshot] is of another model: {} does not fit", parameter.spec.name);
-      device_.copy_to_device(named.tensor, bytes++->data());
-    }
+    for (const NamedTensor& named : parameter.state()) tensors.push_back(named);
   }
-  require(bytes == state.tensors.end(), "[snapshot] is of another model, which has more tensors");
+  bool fits = tensors.size() == state.tensors.size();
+  for (size_t i = 0; fits && i < tensors.size(); ++i)
+    fits = std::ssize(state.tensors[i]) == tensors[i].tensor.bytes();
+  require(fits, "[snapshot] is of another model");
+  // First, because it refuses those of other tensors, and then has changed nothing.
   if (model_.scales().count() > 0) model_.scales().restore(device_, state.scales);
+  for (size_t i = 0; i < tensors.size(); ++i)
+    device_.copy_to_device(tensors[i].tensor, state.tensors[i].data());
   model_.weights_restored();
 }
 

@@ -180,8 +180,10 @@ TEST(MemoryFit, AsManyLayersKeepTwoCopiesAsFit) {
   const RunPlan one = on_h200(with(flags, {{"fp8_weight_copies", "one"}}));
   EXPECT_EQ(one.finetuning.one_copy_layers, 48);
   EXPECT_EQ(one.transposing_layers, 48);
-  plan_on_h200(config_of(with(flags, {{"fp8_weight_copies", "two"}})),
-               {.sharding = {.mode = ShardingMode::FsdpFull, .ranks = 8, .group = 8}});
+  const TrainConfig shared = config_of(with(flags, {{"fp8_weight_copies", "two"}}));
+  PlanOptions of_ranks = plan_options(shared);
+  of_ranks.sharding = {.mode = ShardingMode::FsdpFull, .ranks = 8, .group = 8};
+  plan_on_h200(shared, of_ranks);
   EXPECT_THAT(log.messages.back(),
               HasSubstr("fp8_weight_copies two has no effect: with sharding_mode fsdp_full"));
   EXPECT_EQ(on_h200(with(flags, {{"mixed_precision", "bf16"}})).finetuning.one_copy_layers, 0);
@@ -283,9 +285,12 @@ TEST(MemoryFit, WhereNothingFitsItSaysSo) {
   EXPECT_THAT(shortage_text(bare),
               HasSubstr("no setting makes it fit; use a smaller model or raise the limit, or "
                         "fine-tune it with LoRA"));
-  const RunPlan lora = on_h200(
+  const TrainConfig lora = config_of(
       {{"model_preset", "llama-3.1-70b"}, {"finetuning_type", "lora"}, {"device_memory_limit_gb", "20"}});
-  EXPECT_THAT(shortage_text(lora), Not(HasSubstr("LoRA")));
+  PlanOptions with_adapters = plan_options(lora);
+  with_adapters.adapters = plan_adapters(model_preset("llama-3.1-70b"), {.rank = 16});
+  EXPECT_THAT(shortage_text(plan_on_h200(lora, with_adapters)),
+              AllOf(HasSubstr("no setting makes it fit"), Not(HasSubstr("LoRA"))));
 }
 
 TEST(MemoryFit, AutomaticBatchSizeTakesAllThatFits) {

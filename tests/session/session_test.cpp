@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "report/metrics.h"
@@ -100,6 +101,17 @@ TEST(Session, RowsBecomeAsManyMicroBatchesAsTheyNeed) {
   EXPECT_NEAR(loss("8"), of_one, 1e-5);
 }
 
+// What follows the last label of a row is padding, whatever it holds.
+TEST(Session, PaddingIsNotCounted) {
+  Session session(arguments({"--mixed_precision", "fp32"}));
+  std::vector<int32_t> ids = some_ids(32), labels = ids;
+  std::fill(labels.begin() + 4, labels.begin() + 16, -100);
+  EXPECT_EQ(session.step({.input_ids = ids, .length = 16, .labels = labels}).tokens, 4 + 16);
+  const double loss = session.evaluate({.input_ids = ids, .length = 16, .labels = labels}).loss;
+  std::fill(ids.begin() + 4, ids.begin() + 16, 7);
+  EXPECT_EQ(session.evaluate({.input_ids = ids, .length = 16, .labels = labels}).loss, loss);
+}
+
 TEST(Session, LabelsAreNotShiftedAndMayBeIgnored) {
   Session session(arguments({"--mixed_precision", "fp32"}));
   const std::vector<int32_t> ids = some_ids(16);
@@ -155,6 +167,61 @@ TEST_P(SessionState, ContinuesWithTheSameBits) {
   another.load_checkpoint(folder.path() + "/checkpoints");  // the latest
   EXPECT_EQ(another.steps_done(), 3);
   EXPECT_THAT(losses_of(another, 3, 7), ElementsAreArray(expected));
+}
+
+// Nothing of the session's own past is left, also where the checkpoint has no scales.
+TEST(Session, ACheckpointOfAnotherPrecisionContinuesAsInANewSession) {
+  const test::TemporaryFolder folder;
+  Session bf16(arguments({"--mixed_precision", "bf16"}));
+  losses_of(bf16, 0, 2);
+  const std::string checkpoint = bf16.save_checkpoint(folder.path());
+  Session fresh(arguments({"--mixed_precision", "fp8"})), used(arguments({"--mixed_precision", "fp8"}));
+  for (int i = 0; i < 6; ++i) {
+    const std::vector<int32_t> ids = some_ids(32, i);
+    used.step({.input_ids = ids, .length = 16}, 0.05);
+  }
+  fresh.load_checkpoint(checkpoint);
+  used.load_checkpoint(checkpoint);
+  EXPECT_THAT(losses_of(used, 2, 6), ElementsAreArray(losses_of(fresh, 2, 6)));
+}
+
+// A run of the program continues what a session has saved, with its data or without.
+TEST(Session, TheProgramContinuesACheckpoint) {
+  const test::TemporaryFolder folder;
+  const auto resumes = [&](const std::string& checkpoint, const Arguments& more) {
+    Arguments command = {"train",
+                         "--resume",
+                         checkpoint,
+                         "--max_steps",
+                         "4",
+                         "--eval_strategy",
+                         "no",
+                         "--sample_steps",
+                         "0",
+                         "--use_tensorboard",
+                         "false",
+                         "--output_dir",
+                         folder.path() + "/runs"};
+    command.insert(command.end(), more.begin(), more.end());
+    const test::ProcessResult result = test::run_process(test::octet_program(), command, folder.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("after step 2"));
+  };
+  Session own(arguments({"--dataset", "demo", "--max_steps", "4"}));
+  own.step(), own.step();
+  resumes(own.save_checkpoint(folder.path() + "/own"), {});
+  Session without(arguments());
+  losses_of(without, 0, 2);
+  resumes(without.save_checkpoint(folder.path() + "/without"), {"--dataset", "demo"});
+}
+
+TEST(Session, ASnapshotOfAnotherModelIsRefusedAndChangesNothing) {
+  Arguments larger = arguments();
+  *(std::ranges::find(larger, "--num_hidden_layers") + 1) = "3";
+  Session session(arguments()), other(larger);
+  EXPECT_THAT(error_of([&] { session.restore(*other.snapshot()); }), HasSubstr("of another model"));
+  Session fresh(arguments());
+  EXPECT_THAT(losses_of(session, 0, 3), ElementsAreArray(losses_of(fresh, 0, 3)));
 }
 
 TEST_P(SessionState, ASnapshotOfTheStartIsTheStart) {
@@ -213,7 +280,16 @@ TEST(Session, GeneratesAndReadsText) {
   const std::vector<std::string> texts = session.generate(prompts, sampling);
   ASSERT_EQ(texts.size(), 3u);
   EXPECT_EQ(session.generate(std::vector<std::string>{"b"}, sampling).front(), texts[2]);
-  EXPECT_EQ(session.generate({}, sampling).size(), 0u);
+  EXPECT_EQ(session.generate("b", sampling), texts[2]);
+  EXPECT_EQ(session.generate(std::vector<std::string>(), sampling).size(), 0u);
+  const std::vector<std::string> many(20, "b");
+  EXPECT_THAT(session.generate(many, sampling), testing::Each(texts[2]));
+  EXPECT_THAT(config_error_of([&] { session.generate("a", {.max_new_tokens = 0}); }),
+              HasSubstr("[max_new_tokens] is 0"));
+  EXPECT_THAT(config_error_of([&] { session.generate("a", {.temperature = -1}); }),
+              HasSubstr("[temperature] is -1"));
+  EXPECT_THAT(config_error_of([&] { session.generate("a", {.top_k = -1}); }), HasSubstr("[top_k] is -1"));
+  EXPECT_THAT(config_error_of([&] { session.generate("a", {.top_p = 1.5}); }), HasSubstr("[top_p] is 1.5"));
 }
 
 TEST(Session, FollowsTheScheduleIfItHasOne) {
@@ -247,13 +323,21 @@ TEST(Session, WrongArgumentsChangeNothing) {
   EXPECT_THAT(config_error_of([&] { session.step(); }), HasSubstr("there is no dataset"));
   EXPECT_THAT(config_error_of([&] { session.evaluate(); }), HasSubstr("there is no dataset"));
   EXPECT_THAT(config_error_of([&] { session.tensor("nothing"); }), HasSubstr("nothing"));
+  for (const double rate : {-1.0, 1e40, std::nan("")}) {
+    EXPECT_THAT(config_error_of([&] { session.step({.input_ids = good, .length = 16}, rate); }),
+                HasSubstr("[lr] is "));
+  }
+  EXPECT_THAT(config_error_of([&] { session.save(""); }), HasSubstr("[path] is empty"));
   EXPECT_EQ(session.steps_done(), 0);
+  Session fresh(arguments());
+  EXPECT_THAT(losses_of(session, 0, 3), ElementsAreArray(losses_of(fresh, 0, 3)));
 
   EXPECT_THAT(config_error_of([] { Session(Arguments{"--learning_rat", "1"}); }), HasSubstr("learning_rate"));
   EXPECT_THAT(config_error_of([] {
                 Session(arguments({"--resume", "latest"}));
               }),
               HasSubstr("load_checkpoint"));
+  EXPECT_THAT(config_error_of([] { Session(arguments({"--pretend_ranks", "2"})); }), HasSubstr("one rank"));
 }
 
 }  // namespace
