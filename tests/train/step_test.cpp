@@ -108,7 +108,19 @@ TEST_P(EveryPrecision, ThreadsChangeNoBit) {
   EXPECT_EQ(three.weights(), one.weights());
 }
 
-TEST_P(EveryPrecision, LearnsARepeatedBatch) {
+// The other precisions are compared with each other, and with golden losses.
+class SomePrecisions : public EveryPrecision {};
+
+INSTANTIATE_TEST_SUITE_P(
+    , SomePrecisions,
+    testing::Values(
+        PrecisionCase{"bf16_qwen", Precision::Bf16, {}, {}, "qwen2.5-tiny"},
+        PrecisionCase{
+            "delayed_gpt2_head", Precision::Fp8, Fp8Recipe::Delayed, {}, "gpt2-tiny", Fp8Head::Backward},
+        PrecisionCase{"mxfp8_head", Precision::Fp8, Fp8Recipe::Mxfp8, {}, "llama-tiny", Fp8Head::All}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(SomePrecisions, LearnARepeatedBatch) {
   TinyRun run(options_of(GetParam()));
   const double first = run.step().loss;
   double last = first;
