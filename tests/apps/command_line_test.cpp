@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <sstream>
+
+#include "base/error.h"
 #include "command.h"
 #include "support/error_of.h"
 #include "support/places.h"
@@ -14,7 +18,27 @@ using test::ProcessResult;
 using testing::HasSubstr;
 using testing::StartsWith;
 
+// A command in this process, with errors as main() prints them.
 ProcessResult octet(const std::vector<std::string>& arguments) {
+  ProcessResult result;
+  testing::internal::CaptureStdout();
+  try {
+    result.exit_code = find_command(arguments.front()).run(std::span(arguments).subspan(1));
+  } catch (const ConfigError& error) {
+    result.exit_code = kExitUsage;
+    std::istringstream lines(error.what());
+    for (std::string line; std::getline(lines, line);)
+      if (!line.empty()) result.err += "error: " + line + "\n";
+  } catch (const std::exception& error) {
+    result.exit_code = kExitFailure;
+    result.err = error.what();
+  }
+  result.out = testing::internal::GetCapturedStdout();
+  return result;
+}
+
+// A process of its own: flags before the command are main()'s.
+ProcessResult program(const std::vector<std::string>& arguments) {
   return test::run_process(test::octet_program(), arguments);
 }
 
@@ -76,9 +100,9 @@ TEST(CommandLine, HelpOfWhatIsNoCommand) {
                      "error: unknown command 'zzzzzzz'; 'octet --help' lists the commands\n");
   expect_usage_error(octet({"help", "train", "plan"}),
                      "error: octet help takes one command, got 'train' and 'plan'\n");
-  const std::string list = octet({}).out;
+  const std::string list = program({}).out;
   EXPECT_THAT(list, HasSubstr("\nCommands\n"));
-  for (const char* way : {"help", "--help", "-h"}) EXPECT_EQ(octet({way}).out, list);
+  for (const char* way : {"help", "--help", "-h"}) EXPECT_EQ(program({way}).out, list);
 }
 
 TEST(CommandLine, NamesOfScriptsAreAnsweredWithTheCommand) {
@@ -106,11 +130,11 @@ TEST(CommandLine, NamesOfScriptsAreAnsweredWithTheCommand) {
 }
 
 TEST(CommandLine, FlagsBeforeTheCommand) {
-  EXPECT_THAT(octet({"--version"}).out, testing::MatchesRegex("octet [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_THAT(program({"--version"}).out, testing::MatchesRegex("octet [0-9]+\\.[0-9]+\\.[0-9]+\n"));
   const std::string place = "error: flags of a command go after its name: octet COMMAND --key value\n";
-  expect_usage_error(octet({"--verison"}),
+  expect_usage_error(program({"--verison"}),
                      "error: unknown flag '--verison'; did you mean '--version'?\n" + place);
-  expect_usage_error(octet({"--max_steps", "3", "train"}), "error: unknown flag '--max_steps'\n" + place);
+  expect_usage_error(program({"--max_steps", "3", "train"}), "error: unknown flag '--max_steps'\n" + place);
 }
 
 TEST(CommandLine, PositionalErrors) {
@@ -158,12 +182,11 @@ TEST(CommandLine, AllErrorsOfACallAreListed) {
       "error: octet generate needs --prompt TEXT, --user TEXT or --chat\n");
   const test::TemporaryFolder folder;
   folder.write("run.yaml", "max_steps: x\n");
-  expect_usage_error(
-      test::run_process(test::octet_program(), {"bench", "run.yaml", "--bench_steps", "0", "--seed", "y"},
-                        folder.path()),
-      "error: max_steps in run.yaml:1 is 'x'; expected an integer from -1 to 1000000000000\n"
-      "error: --bench_steps is '0'; expected an integer of at least 1\n"
-      "error: --seed is 'y'; expected an integer of at least 0\n");
+  std::filesystem::current_path(folder.path());
+  expect_usage_error(octet({"bench", "run.yaml", "--bench_steps", "0", "--seed", "y"}),
+                     "error: max_steps in run.yaml:1 is 'x'; expected an integer from -1 to 1000000000000\n"
+                     "error: --bench_steps is '0'; expected an integer of at least 1\n"
+                     "error: --seed is 'y'; expected an integer of at least 0\n");
   expect_usage_error(octet({"prepare"}),
                      "error: octet prepare needs --dataset: a file, a folder, a glob, a preset or a hub id\n"
                      "error: octet prepare needs --output DIR, the folder for shards and manifest\n");

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/process.h"
+
 namespace octet {
 namespace {
 
@@ -113,6 +115,22 @@ TEST(Keys, WhatFollowsABoolFlagDependsOnThePositionals) {
                 ElementsAre("--flag is 'word'; expected true or false"));
   }
   EXPECT_THAT(read({"--flag", "run.yaml"}, PositionalKind::ConfigFile).positionals, ElementsAre("run.yaml"));
+}
+
+// A configuration is known by its name, or by being there. Any other word is a mistake in the value.
+TEST(Keys, ABoolFlagBeforeTheConfigurationDoesNotTakeItsName) {
+  const test::TemporaryFolder folder;
+  const std::string file = folder.write("plain", "");
+  const auto with = [](const std::vector<std::string>& arguments) {
+    return read(arguments, PositionalKind::ConfigFile);
+  };
+  EXPECT_THAT(with({"--flag", file}).positionals, ElementsAre(file));
+  EXPECT_THAT(with({"--flag", "nowhere.yaml"}).positionals, ElementsAre("nowhere.yaml"));
+  const auto is_an_error = ElementsAre("--flag is 'maybe'; expected true or false");
+  EXPECT_THAT(with({"--flag", "maybe"}).errors, is_an_error);
+  EXPECT_THAT(with({"run.yaml", "--flag", "maybe"}).errors, is_an_error);
+  EXPECT_THAT(with({"--flag", "maybe", "run.yaml"}).errors, is_an_error);
+  EXPECT_THAT(with({"--flag", ""}).errors, ElementsAre("--flag is ''; expected true or false"));
 }
 
 TEST(Keys, TwoDashesEndTheFlags) {

@@ -244,6 +244,18 @@ TEST(TrainConfig, PlansAreForTheDemoWithItsModelsOnly) {
   EXPECT_TRUE(from_yaml("model_preset: gpt2").is_demo());
 }
 
+TEST(TrainConfig, AFlagOverridesTheKeyOfTheFileThatItExcludes) {
+  const test::TemporaryFolder folder;
+  std::vector<std::string> errors;
+  const std::vector<std::string> flags = {"--max_steps", "7", "--warmup_steps", "2"};
+  const KeyArguments parsed = parse_key_arguments(train_keys().keys(), flags, errors);
+  const TrainConfig config = load_train_config(
+      folder.write("run.yaml", "num_train_epochs: 3\nwarmup_ratio: 0.1\n"), parsed.settings);
+  EXPECT_EQ(config.max_steps, 7);
+  EXPECT_EQ(config.warmup_steps, 2);
+  EXPECT_EQ(to_yaml(config).find("\nnum_train_epochs: 3"), std::string::npos);
+}
+
 TEST(TrainConfig, TheTargetBatchSizeSetsTheAccumulation) {
   TrainConfig config = from_yaml("target_effective_batch_size: 32\nbatch_size: 4");
   EXPECT_EQ(config.gradient_accumulation_steps, 8);
