@@ -30,7 +30,7 @@ failed=0
 [[ -n $(find "$programs" -maxdepth 1 -name '*_tests') ]] || { echo "no test program was built"; exit 1; }
 find "$programs" -maxdepth 1 -name '*_tests' -printf '%f\n' | grep -vE '^(apps|cli|dist)_tests$' | sort |
   xargs -P "$(nproc)" -I{} bash -c 'run_program {}' || failed=1
-ASAN_OPTIONS=detect_leaks=0 ctest --preset "$preset" --no-tests=error -j "$(nproc)" -LE 'gpu|nightly' -R '^(apps|cli|dist|fuzz)\.' --timeout 900 \
+ASAN_OPTIONS=detect_leaks=0 ctest --preset "$preset" --no-tests=error -j "$(nproc)" -LE 'gpu|nightly' -R '^(apps|cli|dist|fuzz)\.' --timeout 3000 \
   > "$logs/ctest.log" 2>&1 || failed=1
-grep -E "tests passed|\(Failed\)|\(Timeout\)|Exception" "$logs/ctest.log"
+grep -E "tests passed|\(Failed\)|\(Timeout\)|Exception|\[  FAILED" "$logs/ctest.log"
 exit $failed

@@ -1,5 +1,4 @@
-// `octet launch`: exit codes, signals, restarts. A test starts this program again as the launcher
-// (LauncherProcess.Launch), which starts it once more for every rank (LauncherProcess.Work).
+// `octet launch`: exit codes, signals, restarts. A test starts the helper program launcher_process.
 
 #include "launcher.h"
 
@@ -10,14 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "base/clock.h"
-#include "base/error.h"
-#include "base/signals.h"
 #include "base/text.h"
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -28,64 +26,12 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-void append(const std::string& file, const std::string& text) {
-  std::ofstream(file, std::ios::app) << text << std::flush;
-}
-
-// A rank. Ends with the code that TEST_CODES has for it, killed by SIGKILL for "kill", waits for a signal for
-// "wait", and for a second one for "stay".
-TEST(LauncherProcess, Work) {
-  if (variable("TEST_CODES").empty()) GTEST_SKIP() << "runs only as a part of other tests";
-  const size_t rank = std::stoul(variable("OCTET_RANK"));
-  append(variable("TEST_FOLDER") + "/started",
-         fmt::format("{} of {} job {} threads {} progress {} secret {}\n", rank, variable("OCTET_RANKS"),
-                     variable("OCTET_JOB"), variable("OMP_NUM_THREADS"),
-                     !variable("OCTET_PROGRESS_FILE").empty(), variable("OCTET_SECRET").size()));
-  fmt::print("words of rank {}\n", rank);
-  fmt::print(stderr, "trouble of rank {}\n", rank);
-  std::fflush(stdout);
-  // The nth start writes the nth of TEST_STEPS as the last finished step.
-  const std::vector<std::string> steps = split_list(variable("TEST_STEPS"));
-  if (rank == 0 && !steps.empty()) {
-    const std::string starts = variable("TEST_FOLDER") + "/starts";
-    append(starts, "x");
-    const size_t start = read_text(starts).size() - 1;
-    std::ofstream(variable("OCTET_PROGRESS_FILE")) << steps.at(std::min(start, steps.size() - 1));
-  }
-  const std::string code = split_list(variable("TEST_CODES")).at(rank);
-  if (code == "kill") raise(SIGKILL);
-  if (code != "wait" && code != "stay") _exit(std::stoi(code));
-  const StopSignal stop;
-  append(variable("TEST_FOLDER") + "/waiting", "x");
-  while (!stop.requested()) std::this_thread::sleep_for(5ms);
-  append(variable("TEST_FOLDER") + "/signals", fmt::format("{} ", stop.number()));
-  if (code == "stay") std::this_thread::sleep_for(120s);
-  std::this_thread::sleep_for(200ms);  // a second signal would end it with another code
-  _exit(75);
-}
-
-TEST(LauncherProcess, Launch) {
-  if (variable("TEST_LAUNCH").empty()) GTEST_SKIP() << "runs only as a part of other tests";
-  LaunchPlan plan{.command = {"--gtest_filter=LauncherProcess.Work"}};
-  plan.processes = std::stoi(variable("TEST_LAUNCH"));
-  if (!variable("TEST_RESTARTS").empty()) plan.max_restarts = std::stoi(variable("TEST_RESTARTS"));
-  const int code = launch_processes(plan);
-  std::fflush(stdout);
-  _exit(code);
-}
-
 struct Launched : testing::Test {
   pid_t start(const std::string& codes, std::vector<std::string> more = {}) {
     std::vector<std::string> words = std::move(more);  // env's own flags come first
     words.insert(words.end(), {fmt::format("TEST_LAUNCH={}", split_list(codes).size()), "TEST_CODES=" + codes,
                                "TEST_FOLDER=" + folder.path()});
-    words.insert(words.end(), {std::filesystem::read_symlink("/proc/self/exe").string(),
-                               "--gtest_filter=LauncherProcess.Launch"});
+    words.push_back(helper_program("launcher_process"));
     return start_process("/usr/bin/env", words, folder.path());
   }
   int run(const std::string& codes, const std::vector<std::string>& more = {}) {

@@ -156,8 +156,9 @@ struct RankRuns : testing::Test {
 
   TemporaryFolder folder;
   std::vector<pid_t> started;
-  // Tests run next to each other.
-  const int port = 20000 + getpid() % 20000;
+  // Another one for each test of this process, and for processes next to it.
+  static inline int ports = 0;
+  const int port = 20000 + (getpid() * 61 + ports++) % 20000;
 };
 
 }  // namespace octet::test

@@ -6,6 +6,10 @@ std::string octet_program() {
   return OCTET_PROGRAM;
 }
 
+std::string helper_program(const std::string& name) {
+  return OCTET_HELPERS "/" + name;
+}
+
 std::string source_path(const std::string& path) {
   return OCTET_SOURCE_DIR + path;
 }

@@ -7,8 +7,9 @@
 
 namespace octet::test {
 
-std::string octet_program();                      // the program that the build has made
-std::string source_path(const std::string& path);  // `path` begins with a slash, or is empty: the source folder itself
-std::string fake_nvml_library();                  // support/nvml/fake_nvml.cpp
+std::string octet_program();                          // the program that the build has made
+std::string helper_program(const std::string& name);  // tests/*/NAME.cpp, `name` ends in _process
+std::string source_path(const std::string& path);     // `path` begins with a slash, or is empty: the source folder itself
+std::string fake_nvml_library();                      // support/nvml/fake_nvml.cpp
 
 }  // namespace octet::test
