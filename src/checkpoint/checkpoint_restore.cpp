@@ -299,8 +299,12 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Tran
                          : model.scales().any_delayed()
                              ? "computed from every tensor, those of the head from the first micro-batch"
                              : "computed from every tensor";
+  // The model may have trained before. A frozen base has only its codes, and keeps the scales of these.
+  const auto begin_anew = [&] {
+    if (!model.has_adapters()) model.scales().initialise(device);
+  };
   if (!saved) {
-    model.scales().initialise(device);
+    begin_anew();
     remarks.push_back(fmt::format("to FP8: the scales are {}; weights and moments are kept", computed));
     return;
   }
@@ -310,7 +314,7 @@ void restore_scales(Env& env, const Checkpoint& checkpoint, Device& device, Tran
   } catch (const IoError&) {
     throw;
   } catch (const Error& reason) {
-    model.scales().initialise(device);
+    begin_anew();
     remarks.push_back(fmt::format("FP8 scales are {}, not restored: {}", computed, reason.what()));
   }
 }
