@@ -112,8 +112,8 @@ class Session {
   void restore(const State& state);
 
   // The same on disk, as `octet train` writes and resumes it: FOLDER/step_N, whose path is returned. `path` for loading is
-  // that, or a folder of checkpoints, whose latest is taken. After an Error of restore() or load_checkpoint() that is no
-  // ConfigError, the state may be mixed: load another one.
+  // that, or a folder of checkpoints or of a run, whose latest is taken. After an Error of restore() or load_checkpoint()
+  // that is no ConfigError, the state may be mixed: load another one.
   std::string save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& path);
   // A folder that Transformers loads, or with adapters PEFT. It must not exist or be empty. Without its tokenizer, if that

@@ -26,7 +26,7 @@ console = logging.getLogger("octet.console")
 def find_program() -> str:
     named = os.environ.get("OCTET_PROGRAM")
     if named:
-        if not os.access(named, os.X_OK):
+        if not os.path.isfile(named) or not os.access(named, os.X_OK):
             raise OctetError(f"OCTET_PROGRAM is {named}, which is not a program")
         return named
     beside = Path(sys.executable).parent / "octet"

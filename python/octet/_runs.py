@@ -181,9 +181,9 @@ class _Run:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in (raw.decode(errors="replace") for raw in lines):
             console.info("%s", line)
-            summary = re.match(r"files  +(\S.*?) *$", line)
+            summary = re.match(r"files  +(\S.*?) *$|step \d+ of \d+ is done: .* \((.*)\)$", line)
             if summary and self._folder is None:  # it was over before anybody looked
-                self._folder = Path(summary[1])
+                self._folder = Path(summary[1] or summary[2])
 
     def _report_steps(self) -> None:
         if self._folder is None:

@@ -106,7 +106,7 @@ class Session:
         Labels are not shifted: position t learns to predict label t+1, and -100 is not trained. Without labels, every
         next token is. lr: instead of the learning rate that the schedule of the configuration has here.
         """
-        result = StepResult(**self._call("step", _batch_of(input_ids, labels), lr=lr))
+        result = StepResult(**self._call("step", _batch_of(input_ids, labels), lr=_rate(lr)))
         self.global_step = result.step
         self._records.append(asdict(result))
         return result
@@ -258,6 +258,18 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _rate(lr: Any) -> Optional[float]:
+    """Also of a NumPy or torch scalar."""
+    if lr is None:
+        return None
+    if isinstance(lr, (str, bytes)) or not hasattr(lr, "__float__"):
+        raise TypeError(f"lr is a {type(lr).__name__}; expected a number")
+    rate = float(lr)
+    if not math.isfinite(rate):
+        raise ConfigError(f"lr is {rate}; expected a number from 0 on")
+    return rate
 
 
 def _batch_of(input_ids: Any, labels: Any) -> Optional[Batch]:

@@ -151,8 +151,8 @@ std::optional<int32_t> pad_id_of_tokenizer(const std::string& name) {
 
 }  // namespace
 
-TokenizerChoice choose_tokenizer(const ModelFolder& model, const ExportOptions& options,
-                                 ModelConfig& config) {
+TokenizerChoice choose_tokenizer(const ModelFolder& model, const ExportOptions& options, ModelConfig& config,
+                                 const std::optional<ChatStyle>& chat) {
   const std::string name = options.tokenizer.empty() ? model.tokenizer : options.tokenizer;
   if (name.empty()) return {.name = "", .chat = std::nullopt, .pad = own_pad_id(model)};
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name);
@@ -164,8 +164,10 @@ TokenizerChoice choose_tokenizer(const ModelFolder& model, const ExportOptions& 
   if (!config.bos_id) config.bos_id = tokenizer->bos();
   // A folder's own template that octet only recognised stays as it is, and so do the ids that end a text.
   const bool is_trained = model.checkpoint && model.checkpoint->has_file(checkpoint_file::kChat);
-  const std::optional<ChatRenderer> renderer =
-      is_trained ? renderer_for(find_chat_style(model).style, *tokenizer) : std::nullopt;
+  const std::optional<ChatRenderer> renderer = chat ? renderer_for(chat, *tokenizer)
+                                               : is_trained
+                                                   ? renderer_for(find_chat_style(model).style, *tokenizer)
+                                                   : std::nullopt;
   config.eos_ids = end_ids_of(model, tokenizer.get(), renderer ? &*renderer : nullptr);
   TokenizerChoice choice{.name = name, .chat = std::nullopt, .pad = pad_id_of_tokenizer(name)};
   if (!choice.pad) choice.pad = own_pad_id(model);
@@ -268,10 +270,12 @@ ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::st
 }
 
 void export_trained(Env& env, Device& device, Transformer& model, const ModelFolder& about,
-                    const std::string& base, const std::string& output) {
+                    const std::optional<ChatStyle>& chat, const std::string& base,
+                    const std::string& output) {
   const ExportOptions options;
   ModelConfig config = model.config();
-  const TokenizerChoice tokenizer = reading_input([&] { return choose_tokenizer(about, options, config); });
+  const TokenizerChoice tokenizer =
+      reading_input([&] { return choose_tokenizer(about, options, config, chat); });
   std::vector<ParameterSpec> table;
   std::vector<size_t> indices;  // of the table's parameters in the model
   for (size_t i = 0; i < model.parameters().all().size(); ++i) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "checkpoint/model_folder.h"
+#include "data/chat/chat_template.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
 #include "model/adapters.h"
@@ -48,9 +49,9 @@ ExportedAdapter export_adapter(Env& env, const ModelFolder& model, const std::st
                                const ExportOptions& options);
 
 // Writes a model in training: with adapters their PEFT folder for the base of this name, else a Hugging Face folder.
-// `about` says where its tokenizer is and, if it started from a folder, generation_config.json.
+// `about` says where its tokenizer is and, if it started from a folder, generation_config.json; `chat`, how it is talked to.
 void export_trained(Env& env, Device& device, Transformer& model, const ModelFolder& about,
-                    const std::string& base, const std::string& output);
+                    const std::optional<ChatStyle>& chat, const std::string& base, const std::string& output);
 
 // Which programs can load the adapter, one line each: "vLLM: yes, with --max-lora-rank 32".
 std::vector<std::string> adapter_loaders(const ModelConfig& config, const AdapterPlan& plan);

@@ -100,7 +100,11 @@ void require_dataset(const TrainConfig& config, const FileSettings& given, const
                 given.path, config_text(*stored, "dataset"));
   }
   const bool has_run = !origin.run.empty() && has_text(fs::path(origin.run) / "metrics.jsonl");
-  if (!origin.configuration.empty() || (origin.checkpoint.empty() && !has_run)) return;
+  if (!origin.configuration.empty())
+    fail_config(
+        "resume is {}, which was trained on batches of another program: {} names no dataset; set dataset",
+        config.resume, origin.configuration);
+  if (origin.checkpoint.empty() && !has_run) return;
   fail_config(
       "resume is {}, but it is not known how it was trained: there is neither {} nor the config.yaml of the run; pass the "
       "configuration file, or set dataset and all other keys that it had (demo is the built-in data)",

@@ -11,6 +11,7 @@
 #include "checkpoint/chat_style.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/export.h"
+#include "checkpoint/resume_path.h"
 #include "checkpoint/snapshot.h"
 #include "config/notes.h"
 #include "generate/generate.h"
@@ -136,7 +137,8 @@ struct Session::Impl {
         training->step({.step = step,
                         .micro_batches = views,
                         .learning_rate = rate.value_or(learning_rate(run.schedule(), step))});
-    ++step;
+    if (step++ == 0) first_loss = result.loss;
+    last_loss = result.loss;
     tokens += result.tokens;
     return {.step = step,
             .loss = result.loss,
@@ -203,6 +205,7 @@ struct Session::Impl {
   int64_t generator_rows = 0;
   std::vector<Batch> drawn;
   int64_t step = 0, tokens = 0;
+  double first_loss = 0, last_loss = 0;
   SessionFacts facts;
 
   void set_facts() {
@@ -349,8 +352,11 @@ std::string Session::save_checkpoint(const std::string& folder) {
   check_path(folder);
   const RunSpec& run = run_->run;
   Snapshot snapshot;
-  TrainerState state{
-      .step = run_->step, .tokens = run_->tokens, .sequences_per_step = run.plan.sequences_per_step()};
+  TrainerState state{.step = run_->step,
+                     .tokens = run_->tokens,
+                     .first_loss = run_->first_loss,
+                     .last_loss = run_->last_loss,
+                     .sequences_per_step = run.plan.sequences_per_step()};
   if (run_->loader) state.loader = run_->loader->state();
   snapshot.take(*run.device, run_->model, std::move(state), run_->settings(), true);
   snapshot.check();
@@ -367,15 +373,18 @@ std::string Session::save_checkpoint(const std::string& folder) {
 void Session::load_checkpoint(const std::string& path) {
   check_path(path);
   const bool is_one = run_->env.exists(join_path(path, checkpoint_file::kState));
-  const std::optional<Checkpoint> checkpoint =
-      is_one ? open_checkpoint(run_->env, path) : CheckpointStore(run_->env, path).open_latest();
-  if (!checkpoint) fail_config("[{}] holds no checkpoint", path);
-  run_->check_base(*checkpoint);
-  const Restored restored = restore_checkpoint(run_->env, *checkpoint, *run_->run.device, run_->model);
-  for (const std::string& remark : restored.remarks) log_info("{}: {}", checkpoint->path, remark);
+  const auto newest =
+      is_one ? std::nullopt : newest_checkpoint(run_->env, checkpoint_folders(run_->env, path));
+  if (!is_one && !newest) fail_config("[{}] holds no checkpoint", path);
+  const Checkpoint checkpoint = open_checkpoint(run_->env, is_one ? path : newest->checkpoint.path);
+  run_->check_base(checkpoint);
+  const Restored restored = restore_checkpoint(run_->env, checkpoint, *run_->run.device, run_->model);
+  for (const std::string& remark : restored.remarks) log_info("{}: {}", checkpoint.path, remark);
   if (run_->loader) run_->loader->set_state(restored.state.loader);
   run_->step = restored.state.step;
   run_->tokens = restored.state.tokens;
+  run_->first_loss = restored.state.first_loss;
+  run_->last_loss = restored.state.last_loss;
 }
 
 void Session::save(const std::string& folder) {
@@ -386,7 +395,8 @@ void Session::save(const std::string& folder) {
     require(all_finite(std::as_bytes(std::span(values)), DType::F32),
             "[save] {} holds values that are not finite; the model is not saved", parameter.spec.name);
   }
-  export_trained(run_->env, *run_->run.device, run_->model, run_->about(), run_->run.model.base_name, folder);
+  export_trained(run_->env, *run_->run.device, run_->model, run_->about(), run_->run.data.data.chat(),
+                 run_->run.model.base_name, folder);
 }
 
 std::vector<float> Session::tensor(const std::string& name) const {

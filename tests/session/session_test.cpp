@@ -188,7 +188,7 @@ TEST(Session, ACheckpointOfAnotherPrecisionContinuesAsInANewSession) {
 // A run of the program continues what a session has saved, with its data or without.
 TEST(Session, TheProgramContinuesACheckpoint) {
   const test::TemporaryFolder folder;
-  const auto resumes = [&](const std::string& checkpoint, const Arguments& more) {
+  const auto resume = [&](const std::string& checkpoint, const Arguments& more) {
     Arguments command = {"train",
                          "--resume",
                          checkpoint,
@@ -203,16 +203,22 @@ TEST(Session, TheProgramContinuesACheckpoint) {
                          "--output_dir",
                          folder.path() + "/runs"};
     command.insert(command.end(), more.begin(), more.end());
-    const test::ProcessResult result = test::run_process(test::octet_program(), command, folder.path());
+    return test::run_process(test::octet_program(), command, folder.path());
+  };
+  const auto expect_resumed = [](const test::ProcessResult& result) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("after step 2"));
   };
   Session own(arguments({"--dataset", "demo", "--max_steps", "4"}));
   own.step(), own.step();
-  resumes(own.save_checkpoint(folder.path() + "/own"), {});
+  expect_resumed(resume(own.save_checkpoint(folder.path() + "/own"), {}));
   Session without(arguments());
   losses_of(without, 0, 2);
-  resumes(without.save_checkpoint(folder.path() + "/without"), {"--dataset", "demo"});
+  const std::string checkpoint = without.save_checkpoint(folder.path() + "/without");
+  expect_resumed(resume(checkpoint, {"--dataset", "demo"}));
+  const test::ProcessResult refused = resume(checkpoint, {});
+  EXPECT_EQ(refused.exit_code, 2) << "its data are not the demo's";
+  EXPECT_THAT(refused.err, HasSubstr("names no dataset; set dataset"));
 }
 
 TEST(Session, ASnapshotOfAnotherModelIsRefusedAndChangesNothing) {
@@ -269,6 +275,20 @@ TEST(Session, SavesAModelThatLoads) {
   for (const SessionTensor& tensor : session.facts().tensors)
     EXPECT_THAT(loaded.tensor(tensor.name), ElementsAreArray(session.tensor(tensor.name))) << tensor.name;
   EXPECT_THAT(config_error_of([&] { session.save(path); }), HasSubstr("already exists"));
+}
+
+TEST(Session, SavesTheTemplateOfItsConversations) {
+  const test::TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += R"({"prompt": "count", "response": "one two three"})"
+             "\n";
+  Arguments settings =
+      arguments({"--dataset", folder.write("chat.jsonl", lines), "--cache_dir", folder.path()});
+  *(std::ranges::find(settings, "--max_seq_length") + 1) = "64";
+  Session session(settings);
+  session.save(folder.path() + "/model");
+  EXPECT_THAT(test::read_text(folder.path() + "/model/tokenizer_config.json"), HasSubstr("chat_template"));
 }
 
 TEST(Session, GeneratesAndReadsText) {
