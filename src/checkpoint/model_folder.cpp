@@ -191,7 +191,7 @@ ModelFolder locate(const std::string& name, bool best, std::string_view expected
                 is_preset ? fmt::format("; {0} is a preset: use --model_preset {0}", name) : "");
   }
   ModelFolder model;
-  if (env.exists(join_path(path, kManifestName))) {
+  if (env.exists(join_path(path, kCheckpointManifestName))) {
     require(!best, "[{}] is a single checkpoint; --best needs the folder of a run", path);
     Checkpoint checkpoint = open_checkpoint(env, path, false);
     verify_model_files(env, checkpoint);
@@ -210,7 +210,7 @@ ModelFolder locate(const std::string& name, bool best, std::string_view expected
       fail_config(
           "[{}] is neither a model nor an adapter: it holds neither config.json (a Hugging Face folder), {} (an "
           "adapter), {} (a checkpoint) nor checkpoints/step_N (a run)",
-          path, kAdapterConfigName, kManifestName);
+          path, kAdapterConfigName, kCheckpointManifestName);
     }
     model = model_of_checkpoint(choose(env, folders, path, best));
   }

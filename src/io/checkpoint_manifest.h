@@ -7,7 +7,7 @@
 
 namespace octet {
 
-constexpr const char* kManifestName = "manifest.json";
+constexpr const char* kCheckpointManifestName = "manifest.json";
 constexpr int kCheckpointVersion = 1;
 
 // The text of manifest.json, which ends with its own checksum.

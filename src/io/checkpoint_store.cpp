@@ -79,10 +79,10 @@ class ChecksumSink : public Sink {
 CheckpointListing inspect(Env& env, const std::string& path, bool verify) {
   CheckpointListing listing;
   listing.checkpoint.path = path;
-  const std::string manifest = join_path(path, kManifestName);
+  const std::string manifest = join_path(path, kCheckpointManifestName);
   try {
     if (!env.exists(manifest)) {
-      listing.broken = fmt::format("{} is missing", kManifestName);
+      listing.broken = fmt::format("{} is missing", kCheckpointManifestName);
       return listing;
     }
     listing.checkpoint = parse_manifest(env.read_text(manifest), manifest);
@@ -115,7 +115,7 @@ std::string Checkpoint::file_path(std::string_view name) const {
 }
 
 void CheckpointWriter::check_name(const std::string& name) const {
-  require(is_plain_name(name) && name != kManifestName,
+  require(is_plain_name(name) && name != kCheckpointManifestName,
           "[{}] \"{}\" cannot be the name of a checkpoint's file", directory_, name);
   for (const CheckpointFile& file : files_) {
     require(file.name != name, "[{}] file {} is written twice", directory_, name);
@@ -182,7 +182,7 @@ Checkpoint CheckpointStore::publish(const CheckpointDraft& draft, const std::vec
                         .files = files};
   const std::string name = step_name(draft.step), temporary = path_of(draft);
   try {
-    env_.write_synced(join_path(temporary, kManifestName), manifest_text(checkpoint));
+    env_.write_synced(join_path(temporary, kCheckpointManifestName), manifest_text(checkpoint));
     env_.sync_directory(temporary);
     rename_to(temporary, name);
   } catch (const std::exception&) {

@@ -66,7 +66,7 @@ Origin find_origin(Env& env, const TrainConfig& config, bool tells_of_dataset) {
   origin.run = latest ? run_folder(config) : run_of_checkpoint(env, config.resume);
   std::string checkpoint = latest ? "" : config.resume;
   const std::string own = join_path(checkpoint, checkpoint_file::kRunConfig);
-  const bool is_checkpoint = !latest && (env.exists(own) || env.exists(join_path(checkpoint, kManifestName)));
+  const bool is_checkpoint = !latest && (env.exists(own) || env.exists(join_path(checkpoint, kCheckpointManifestName)));
   if (!is_checkpoint) {
     const auto newest =
         newest_checkpoint(env, latest ? latest_folders(env, config) : checkpoint_folders(env, config.resume));
