@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "support/places.h"
 #include "support/process.h"
 
 namespace octet::test {
@@ -41,6 +42,19 @@ TEST(LibrarySearch, LooksIntoTheActiveEnvironment) {
   setenv("VIRTUAL_ENV", environment.path().c_str(), 1);
   EXPECT_THAT(wheel_libraries("libnccl.so.2"), testing::Contains(file));
   before ? setenv("VIRTUAL_ENV", kept.c_str(), 1) : unsetenv("VIRTUAL_ENV");
+}
+
+// By its name where the loader knows it, else in the folder, else the reason of the first attempt.
+TEST(LibrarySearch, OpensByNameThenInFolders) {
+  std::string reason;
+  EXPECT_NE(open_library("libm.so.6", {nullptr, "/nowhere"}, reason), nullptr);
+  EXPECT_EQ(reason, "");
+  const std::filesystem::path fake = fake_nvml_library();
+  const std::string folder = fake.parent_path(), name = fake.filename();
+  EXPECT_NE(open_library(name, {nullptr, "/nowhere", folder.c_str()}, reason), nullptr);
+  reason.clear();
+  EXPECT_EQ(open_library(name, {nullptr, "/nowhere"}, reason), nullptr);
+  EXPECT_THAT(reason, testing::AllOf(testing::HasSubstr(name), testing::Not(testing::HasSubstr("/nowhere"))));
 }
 
 }  // namespace
