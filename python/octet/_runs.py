@@ -98,13 +98,20 @@ def generate(
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
+    chat: bool = False,
     **keys: Any,
 ) -> list[str]:
-    """Continues each prompt with a run, a checkpoint or another model. Returns the new texts, without the prompts."""
+    """Continues each prompt with a run, a checkpoint or another model. Returns the new texts, without the prompts.
+
+    chat: each prompt is what a user says, in the chat template of the model, and the text is the answer.
+    """
     given = [prompts] if isinstance(prompts, str) else list(prompts)
     if not given:
         return []
     sampling = dict(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if chat:  # the program asks one question per call
+        asked = ([os.fspath(model), f"--user={prompt}", *flags({**sampling, **keys})] for prompt in given)
+        return [run_tool(["generate", *words])[0].rstrip("\n") for words in asked]
     words = [f"--prompt={prompt}" for prompt in given]
     out, _ = run_tool(["generate", os.fspath(model), "--jsonl", *words, *flags({**sampling, **keys})])
     return [json.loads(line) for line in out.split("\n") if line]  # a text may hold other ends of lines

@@ -139,6 +139,12 @@ class Train(InFolder):
         with self.assertRaisesRegex(octet.OctetError, "killed by SIGKILL"):
             octet.train(on_step=kill, run_name="a", **dict(RUN, max_steps=500))
 
+    def test_generate_asks_a_model_of_conversations(self):
+        lines = '{"prompt": "count", "response": "one two three"}\n' * 40
+        pathlib.Path("chat.jsonl").write_text(lines)
+        run = octet.train(**dict(RUN, dataset="chat.jsonl", max_steps=40, learning_rate=3e-3, run_name="a")).run_dir
+        self.assertEqual(octet.generate(run, "count", chat=True, temperature=0, device="cpu"), ["one two three"])
+
     def test_exit_codes(self):
         for code, kind in ((1, octet.OctetError), (3, octet.NotFiniteError), (4, octet.SaveError), (75, octet.Stopped)):
             self.fake(f"import sys\nprint('warning: w', file=sys.stderr)\nsys.exit('error: e') if {code} == 1 else 0\n"
