@@ -26,8 +26,7 @@ MemoryLimit memory_limit(const StepKeys& keys, const Device& device);
 // The samples that a run makes, as far as their memory goes.
 struct SampleNeeds {
   int64_t rows = 0;  // prompts that are continued together; 0: none
-  bool at_evaluations =
-      false;  // nobody asked for them: they are short, and made only if the step leaves enough memory
+  bool at_evaluations = false;  // a default: short samples, made only if the step leaves enough memory
 };
 
 // What plans are made for, whatever the settings of the run are.

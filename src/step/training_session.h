@@ -25,8 +25,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   int64_t tokens = 0;  // of documents, over all ranks: padding does not count
-  double data_wait_ms =
-      0;  // how long the step waited for its data, on this rank; the loader's caller fills it in
+  double data_wait_ms = 0;  // for its data, on this rank; filled in by the class that draws them
   bool skipped = false;  // loss or norm was not finite: weights, moments and FP8 scales are as before
   std::vector<RankRecord> ranks;  // what each rank said; empty without ranks
 };
